@@ -1,0 +1,89 @@
+"""What a backend is to the gateway: something that takes a call and gives a reply, or says why not.
+
+    BackendError
+      ConnectFailed      nothing was sent: refused, unreachable, no such host, TLS failure
+      BackendStarting    a local engine that is not ready yet
+      BackendTimeout     a phase ran over its limit (`phase`: connect, first_byte, between_chunks)
+      ReplyBroken        the reply ended early or was no HTTP
+      ReplyTooLarge      the reply is over what we are willing to hold
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+
+class BackendError(Exception):
+    """A call that got no usable reply. The text is for the client: it names no URL and no secret."""
+
+
+class ConnectFailed(BackendError):
+    pass
+
+
+class BackendStarting(BackendError):
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class BackendTimeout(BackendError):
+    def __init__(self, message: str, phase: Literal["connect", "first_byte", "between_chunks"]) -> None:
+        super().__init__(message)
+        self.phase = phase
+
+
+class ReplyBroken(BackendError):
+    pass
+
+
+class ReplyTooLarge(BackendError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One upstream request: `path` below the base URL ("chat/completions"), the JSON body as bytes, the few
+    client headers that are passed on, and the query string."""
+
+    path: str
+    body: bytes = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = ()
+    query: str = ""
+    method: Literal["POST", "GET"] = "POST"
+
+
+class Reply(Protocol):
+    """A reply whose head has arrived. Close it on every exit; closing it early cancels the upstream's work."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+
+    async def read(self) -> bytes:
+        """The whole body. Raises BackendError."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, in pieces of any size. Raises BackendError."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+State = Literal["starting", "ready", "down"]
+
+
+class Backend(Protocol):
+    name: str
+    revision: str
+    """Everything about this backend that can change its answers (base URL, model, precision); part of the key."""
+
+    async def start(self) -> None: ...
+
+    async def send(self, call: Call) -> Reply:
+        """Send the call and wait for the head of the reply. Any HTTP status is a Reply, not an error."""
+        ...
+
+    def state(self) -> State: ...
+
+    async def aclose(self) -> None: ...
