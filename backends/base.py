@@ -8,7 +8,7 @@
       ReplyTooLarge      the reply is over what we are willing to hold
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -63,7 +63,7 @@ class Reply(Protocol):
         """The whole body. Raises BackendError."""
         ...
 
-    def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body as it arrives, in pieces of any size. Raises BackendError."""
         ...
 

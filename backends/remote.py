@@ -1,0 +1,168 @@
+"""Any OpenAI-style server over HTTP or a Unix socket: one pooled client, one timeout per phase, no redirects.
+
+Requests go straight to the transport, below httpx's client: that layer follows redirects, keeps cookies and reads
+proxy settings from the environment, and none of these may happen to a call that carries a credential.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from typing import cast
+
+import aiohttp
+import httpx
+from httpx_aiohttp import AiohttpTransport
+
+from backends.base import (
+    BackendError,
+    BackendTimeout,
+    Call,
+    ConnectFailed,
+    Reply,
+    ReplyBroken,
+    ReplyTooLarge,
+    State,
+)
+
+# Below the 5 s after which uvicorn (vLLM and many others) drops an idle connection: a connection that the server is
+# just closing would fail a POST, which cannot be repeated safely.
+KEEP_ALIVE = 4.0
+AGENT = "refrain"
+
+
+class RemoteBackend:
+    """Calls `base_url` (ends before "chat/completions"). Timeouts are seconds; `max_reply` bounds a reply in bytes
+    after decompression. With `uds` the connection goes to that socket and the host in `base_url` is only a name."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str,
+        api_key: str | None = None,
+        uds: str | None = None,
+        connect_timeout: float = 5.0,
+        first_byte_timeout: float = 300.0,
+        between_chunks_timeout: float = 60.0,
+        max_reply: int = 64 * 2**20,
+        revision: str | None = None,
+    ) -> None:
+        self.name = name
+        self.revision = revision if revision is not None else f"remote:{base_url.rstrip('/')}"
+        self._base = base_url.rstrip("/")
+        self._uds = uds
+        self._connect = connect_timeout
+        self._first_byte = first_byte_timeout
+        self._between = between_chunks_timeout
+        self._max_reply = max_reply
+        self._headers = {
+            "user-agent": AGENT,
+            "accept-encoding": "identity",  # a stream must not wait in a compressor
+            "content-type": "application/json",
+        }
+        if api_key is not None:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._transport: AiohttpTransport | None = None
+        self._reachable = True
+
+    def __repr__(self) -> str:
+        return f"RemoteBackend({self.name!r}, {self.state()})"
+
+    async def start(self) -> None:
+        """Nothing to wait for: connections are opened when calls need them."""
+
+    def state(self) -> State:
+        return "ready" if self._reachable else "down"
+
+    async def send(self, call: Call) -> Reply:
+        """Send and wait for the reply's head. Raises BackendError."""
+        url = f"{self._base}/{call.path}" + (f"?{call.query}" if call.query else "")
+        request = httpx.Request(
+            call.method,
+            url,
+            headers={**self._headers, **dict(call.headers)},
+            content=call.body,
+            extensions={"timeout": {"connect": self._connect, "pool": self._connect}},
+        )
+        try:
+            async with asyncio.timeout(self._first_byte):
+                response = await self._open().handle_async_request(request)
+        except Exception as error:
+            failure = _translate(error, self.name, "first_byte")
+            self._reachable = not isinstance(failure, ConnectFailed)
+            raise failure from error
+        self._reachable = True
+        return _HttpReply(response, self.name, self._between, self._max_reply)
+
+    async def aclose(self) -> None:
+        if self._transport is not None:
+            await self._transport.aclose()
+            self._transport = None
+
+    def _open(self) -> AiohttpTransport:
+        if self._transport is None:
+            self._transport = AiohttpTransport(client=self._session)
+        return self._transport
+
+    def _session(self) -> aiohttp.ClientSession:
+        connector: aiohttp.BaseConnector
+        if self._uds:
+            connector = aiohttp.UnixConnector(path=self._uds, limit=0, keepalive_timeout=KEEP_ALIVE)
+        else:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE)
+        # A cookie that one user's answer sets must not travel with the next user's request.
+        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+
+
+class _HttpReply:
+    def __init__(self, response: httpx.Response, name: str, between: float, max_reply: int) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+        self._name = name
+        self._between = between
+        self._max_reply = max_reply
+
+    async def read(self) -> bytes:
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        size = 0
+        # httpx types this as an iterator; it is a generator, and one that must be closed before its connection is.
+        async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], self._response.aiter_bytes())) as pieces:
+            while True:
+                try:
+                    async with asyncio.timeout(self._between):
+                        chunk = await anext(pieces, None)
+                except Exception as error:
+                    raise _translate(error, self._name, "between_chunks") from error
+                if chunk is None:
+                    return
+                size += len(chunk)
+                if size > self._max_reply:
+                    raise ReplyTooLarge(f"The reply of backend '{self._name}' is over {self._max_reply} bytes.")
+                yield chunk
+
+    async def aclose(self) -> None:
+        try:
+            await self._response.aclose()
+        except httpx.HTTPError:
+            pass  # the connection was broken already; nothing is left to release
+
+
+def _translate(error: Exception, name: str, phase: str) -> BackendError:
+    """The one place where httpx's and aiohttp's errors become ours. Their texts hold URLs, so they stay behind."""
+    if isinstance(error, BackendError):
+        return error
+    cause = error.__cause__ if isinstance(error, httpx.HTTPError) and error.__cause__ else error
+    if isinstance(cause, aiohttp.ConnectionTimeoutError):
+        return BackendTimeout(f"Backend '{name}' did not accept a connection in time.", "connect")
+    if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
+        return ConnectFailed(f"Backend '{name}' cannot be reached.")
+    if isinstance(cause, TimeoutError):
+        if phase == "first_byte":
+            return BackendTimeout(f"Backend '{name}' did not begin to answer in time.", "first_byte")
+        return BackendTimeout(f"Backend '{name}' stopped in the middle of its answer.", "between_chunks")
+    if isinstance(cause, aiohttp.ClientError | httpx.HTTPError | OSError):
+        return ReplyBroken(f"Backend '{name}' closed the connection before its answer was complete.")
+    raise error

@@ -1,0 +1,104 @@
+"""The exact tier: answers by key, in memory in front of a store.
+
+The front answers without leaving the event loop; the store is asked only when the front has nothing. A store that is
+slow, full or dead costs a miss. Whatever was purged while an answer was being made is not stored with it: `mark`
+before the upstream call, `put(entry, since=mark)` after.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from cache.entry import Entry
+from cache.match import Match
+from cache.stores import open_store
+from cache.stores.base import Store, StoreStats, StoreUnavailable
+from cache.stores.memory import MemoryStore, Slot
+
+REMEMBERED_PURGES = 1024
+
+
+class ExactCache:
+    """`max_entry` bounds one answer's body in bytes. Without `open` there is the front only."""
+
+    def __init__(self, front: MemoryStore, *, max_entry: int) -> None:
+        self.front = front
+        self._store: Store | None = None
+        self._max_entry = max_entry
+        self._purges: deque[tuple[int, Match]] = deque(maxlen=REMEMBERED_PURGES)
+        self._count = 0
+
+    async def open(self, url: str, *, max_bytes: int, now: Callable[[], float]) -> None:
+        """Put the store that `url` names behind the front. Raises StoreError."""
+        self._store = await open_store(url, max_bytes=max_bytes, max_entry=self._max_entry, now=now)
+
+    def mark(self) -> int:
+        """A point in the order of purges."""
+        return self._count
+
+    async def get(self, key: bytes) -> Slot | None:
+        """The entry under this key, fresh or stale: whether it may be served is `freshness.judge`'s to say."""
+        slot = self.front.peek(key)
+        if slot is not None or self._store is None:
+            return slot
+        mark = self.mark()
+        try:
+            entry = await self._store.get(key)
+        except StoreUnavailable:
+            return None
+        if entry is None or self._purged(entry, mark):
+            return None
+        # A newer answer may have come meanwhile. What does not fit in front is served all the same.
+        return self.front.peek(key) or self.front.keep(entry) or Slot(entry)
+
+    async def put(self, entry: Entry, *, since: int) -> str | None:
+        """Keep an answer. Returns why it was not kept, or None."""
+        if len(entry.body) > self._max_entry:
+            return "too_large"
+        if self._purged(entry, since):
+            return "purged_meanwhile"
+        self.front.keep(entry)
+        if self._store is not None:
+            try:
+                await self._store.put(entry)
+            except StoreUnavailable:
+                return "store_unavailable"
+        return None
+
+    async def purge(self, match: Match, *, dry_run: bool = False) -> int:
+        """Remove what matches from both layers and from answers still being made. Raises StoreUnavailable when the
+        store could not do it: the front is clean by then, but the answers may come back from the store."""
+        if not dry_run:
+            self._count += 1
+            self._purges.append((self._count, match))
+        in_front = await self.front.purge(match, dry_run=dry_run)
+        if self._store is None:
+            return in_front
+        return max(in_front, await self._store.purge(match, dry_run=dry_run))
+
+    async def entries(self, match: Match, *, limit: int) -> list[Entry]:
+        source: Store = self.front if self._store is None else self._store
+        return await source.entries(match, limit=limit)
+
+    async def stats(self) -> dict[str, StoreStats]:
+        """By layer: `memory`, and `store` where there is one."""
+        out = {"memory": await self.front.stats()}
+        if self._store is not None:
+            try:
+                out["store"] = await self._store.stats()
+            except StoreUnavailable:
+                out["store"] = StoreStats(0, 0, 0, healthy=False)
+        return out
+
+    async def flush(self) -> None:
+        if self._store is not None:
+            await self._store.flush()
+
+    async def aclose(self) -> None:
+        await self.front.aclose()
+        if self._store is not None:
+            await self._store.aclose()
+
+    def _purged(self, entry: Entry, mark: int) -> bool:
+        if self._count - mark > REMEMBERED_PURGES:
+            return True  # more purges than we remember: better a miss than an answer that was to go
+        return any(n > mark and match.accepts(entry) for n, match in reversed(self._purges))

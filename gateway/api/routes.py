@@ -1,0 +1,91 @@
+"""Every route of the gateway, and what becomes of requests that match none."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import structlog
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.api import admin, health, models
+from gateway.asgi import Receive, Scope, Send
+from gateway.decisions import new_request_id
+from gateway.errors import JSON_TYPE, ApiError
+from gateway.logs import where
+from gateway.normalize import Api
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+log = structlog.get_logger("refrain")
+
+Handler = Callable[["Gateway", Request], Awaitable[Response]]
+V1 = ("/v1", "/{endpoint}/v1")
+
+
+def install(app: FastAPI, gateway: "Gateway") -> None:
+    """Add all routes and error handlers to the application."""
+    answers: tuple[tuple[str, Api], ...] = (("/chat/completions", "chat"), ("/completions", "completions"))
+    for prefix in V1:
+        for path, api in answers:
+            app.router.routes.append(Route(prefix + path, _Answers(gateway, api), methods=["POST"]))
+        _add(app, gateway, "GET", prefix + "/models", models.list_models)
+        _add(app, gateway, "GET", prefix + "/models/{model:path}", models.get_model)
+    _add(app, gateway, "GET", "/healthz", health.healthz)
+    _add(app, gateway, "GET", "/readyz", health.readyz)
+    _add(app, gateway, "GET", "/metrics", admin.metrics)
+    _add(app, gateway, "GET", "/admin/stats", admin.stats)
+    _add(app, gateway, "GET", "/admin/decisions", admin.decisions)
+    _add(app, gateway, "GET", "/admin/entries", admin.entries)
+    _add(app, gateway, "POST", "/admin/purge", admin.purge)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+class _Answers:
+    """A route that answers by the pipeline, as plain ASGI: nothing stands between it and the server."""
+
+    def __init__(self, gateway: "Gateway", api: Api) -> None:
+        self._pipeline = gateway.pipeline
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._pipeline(self._api, scope, receive, send)
+
+
+def _add(app: FastAPI, gateway: "Gateway", method: str, path: str, handler: Handler) -> None:
+    async def endpoint(request: Request) -> Response:
+        try:
+            response = await handler(gateway, request)
+        except ApiError as error:
+            response = _render(error)
+        response.headers.setdefault("cache-control", "private, no-store")
+        response.headers["x-request-id"] = new_request_id()
+        return response
+
+    app.router.routes.append(Route(path, endpoint, methods=[method]))
+
+
+def _render(error: ApiError) -> Response:
+    return Response(error.body(), error.status, error.headers, JSON_TYPE)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    if status == 405:
+        message, code = f"{request.method} is not allowed here.", "method_not_allowed"
+    else:
+        message, code = "There is nothing at this path. The API lives under /v1 and /<endpoint>/v1.", "unknown_url"
+    response = _render(ApiError(status, message, code=code))
+    response.headers.update({"cache-control": "private, no-store", "x-request-id": new_request_id()})
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers.update(error.headers)
+    return response
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("unexpected error", path=request.url.path, kind=type(error).__name__, where=where(error))
+    return _render(ApiError(500, "The gateway failed on this request.", code="internal_error"))

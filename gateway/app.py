@@ -1,0 +1,94 @@
+"""Builds everything from a configuration, and takes it down again."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+
+from backends.base import Backend, State
+from cache.exact import ExactCache
+from cache.stores.memory import MemoryStore
+from gateway.api import routes
+from gateway.asgi import App
+from gateway.config import Config, watch_config
+from gateway.fleet import Fleet
+from gateway.front import Front
+from gateway.pipeline import Pipeline
+from gateway.recorder import Recorder
+from gateway.snapshot import Snapshot
+
+
+class Gateway:
+    """The parts of one gateway. `clock` is wall-clock seconds and may be injected."""
+
+    def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self.recorder = Recorder(config.decisions.ring)
+        front = MemoryStore(config.store.memory, now=clock)
+        self.cache = ExactCache(front, max_entry=config.store.max_entry)
+        self._fleet = Fleet()
+        self._generation = 0
+        self._snapshot = Snapshot.of(config, 0, {})
+        self.pipeline = Pipeline(self.cache, self.recorder, self.snapshot, clock)
+
+    def snapshot(self) -> Snapshot:
+        """The configuration in force."""
+        return self._snapshot
+
+    async def start(self) -> None:
+        """Raises StoreError where there can be no store."""
+        config = self._snapshot.config
+        await self.cache.open(config.store.url, max_bytes=config.store.max_bytes, now=self.clock)
+        await self.apply(config)
+
+    async def apply(self, config: Config) -> None:
+        """Put a configuration in force, atomically: a request sees the old one or the new one, never both."""
+        backends: Mapping[str, Backend] = await self._fleet.apply(config)
+        self._generation += 1
+        self._snapshot = Snapshot.of(config, self._generation, backends)
+
+    def backends(self) -> dict[str, State]:
+        return {name: b.state() for name, b in self._snapshot.backends.items()}
+
+    async def stop(self) -> None:
+        await self._fleet.aclose()
+        await self.cache.aclose()
+
+
+def create_app(
+    config: Config,
+    *,
+    path: Path | None = None,
+    server: Mapping[str, object] | None = None,
+    clock: Callable[[], float] = time.time,
+    announce: Callable[[Gateway], Coroutine[Any, Any, None]] | None = None,
+) -> App:
+    """The ASGI application. With `path`, changes of that file are applied while it runs; `server` are the settings of
+    that section which the command line has set, and which win over the file. `announce` runs beside the start."""
+    gateway = Gateway(config, clock=clock)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gateway.start()
+        beside = []
+        if path is not None:
+            beside.append(asyncio.create_task(watch_config(path, config, gateway.apply, server=server)))
+        if announce is not None:
+            beside.append(asyncio.create_task(announce(gateway)))
+        try:
+            yield
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            await gateway.stop()
+
+    # No OpenAPI pages: they would describe the gateway to whoever asks.
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.gateway = gateway
+    routes.install(app, gateway)
+    return Front(app, gateway.cache.front, gateway.recorder, gateway.snapshot, clock)

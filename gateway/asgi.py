@@ -1,0 +1,135 @@
+"""ASGI in small: types, headers as a mapping, reading a bounded body, sending a whole answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from typing import Any
+
+from gateway.errors import ApiError
+from gateway.heads import JSON, PRIVATE, Header
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = dict[bytes, bytes]
+
+BODY_TIMEOUT = 30.0
+"""Seconds between two pieces of a request body; a client that is slower holds a connection for nothing."""
+
+
+class Disconnected(Exception):
+    """The client left before its request was complete."""
+
+
+def read_headers(scope: Scope) -> Headers:
+    """Headers by lower-case name; repeated ones joined by ", " as HTTP lists are."""
+    found: Headers = {}
+    for name, value in scope["headers"]:
+        found[name] = found[name] + b", " + value if name in found else value
+    return found
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The request's body, at most `limit` bytes. Raises ApiError 413 (as soon as it is known), 415, 408."""
+    header: tuple[bytes, bytes]
+    for header in scope["headers"]:
+        name, value = header
+        if name == b"content-length" and (not value.isdigit() or int(value[:20]) > limit):
+            raise _too_large(limit)
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            # Inflating what a client sends is how small requests become large ones.
+            text = "Compressed request bodies are not accepted: send it without Content-Encoding."
+            raise ApiError(415, text, code="unsupported_content_encoding")
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        pieces, size = [body], len(body)
+        while message.get("more_body"):
+            if size > limit:
+                raise _too_large(limit)
+            try:
+                message = await asyncio.wait_for(receive(), BODY_TIMEOUT)
+            except TimeoutError:
+                text = "The request's body did not arrive in time."
+                raise ApiError(408, text, code="request_timeout", headers={"x-should-retry": "false"}) from None
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+        body = b"".join(pieces)
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    if len(body) > limit:
+        raise _too_large(limit)
+    return body
+
+
+def _too_large(limit: int) -> ApiError:
+    text = f"The request's body is over {limit} bytes (server.max_body)."
+    return ApiError(413, text, code="request_too_large", headers={"connection": "close"})
+
+
+async def send_whole(send: Send, status: int, headers: Sequence[Header], body: bytes) -> None:
+    """One answer in one piece. `headers` come without Content-Length."""
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Sequence[Header] = (PRIVATE,)) -> None:
+    await send_whole(send, status, [JSON, *headers], body)
+
+
+async def send_error(send: Send, error: ApiError, headers: Sequence[Header] = (PRIVATE,)) -> None:
+    own = [(name.encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()]
+    await send_whole(send, error.status, [JSON, *headers, *own], error.body())
+
+
+class Outlet:
+    """A response being sent piece by piece; remembers whether its head is out, after which no status can change.
+
+    `before_last` is called when all is ready but the last piece: what the client sees done is then already counted.
+    """
+
+    def __init__(self, send: Send, before_last: Callable[[], None]) -> None:
+        self._send = send
+        self._before_last = before_last
+        self.started = False
+
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        if last:
+            self._before_last()
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        self.started = True
+        self._before_last()
+        await send_whole(self._send, status, headers, body)
+
+    async def error(self, error: ApiError, headers: Sequence[Header]) -> None:
+        self.started = True
+        self._before_last()
+        await send_error(self._send, error, headers)
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, but stop it when the client leaves (raises Disconnected then)."""
+    task = asyncio.create_task(work)
+    watch = asyncio.create_task(_departure(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Disconnected
+        await task
+    finally:
+        task.cancel()
+        watch.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _departure(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,153 @@
+"""A request understood: who asks, of which endpoint, what exactly, and under which key its answer lives."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from backends.base import Backend, Call
+from cache.scope import Scope
+from gateway.asgi import Headers
+from gateway.auth import Principal
+from gateway.cacheability import request_reason
+from gateway.directives import Directives, read_directives
+from gateway.errors import bad_request
+from gateway.normalize import Api, canonical, request_key
+from gateway.snapshot import Endpoint, Snapshot
+from gateway.strict_json import parse_object
+
+PATHS: dict[Api, str] = {"chat": "chat/completions", "completions": "completions"}
+PASSED_ON = (b"anthropic-version", b"anthropic-beta", b"openai-beta")
+QUERY_PASSED_ON = "api-version"
+
+Form = Literal["json", "sse", "sse+usage"]
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """`bypass` is why no cache may be used (None: they may); `form` is the wire form that the client asked for."""
+
+    principal: Principal
+    endpoint: Endpoint
+    api: Api
+    model: str
+    body: dict[str, Any] = field(repr=False)
+    raw: bytes = field(repr=False)
+    directives: Directives
+    form: Form
+    backend: Backend
+    scope: Scope
+    key: bytes
+    headers: tuple[tuple[str, str], ...]
+    query: str
+    bypass: str | None
+
+    @property
+    def plain(self) -> bool:
+        """Nothing in the body steers the cache, so the same bytes always mean the same."""
+        return "cache" not in self.body
+
+    def call(self, *, stream: bool) -> Call:
+        """The upstream request: what the client sent, but for who streams and what was meant for us alone."""
+        streaming = {"stream", "stream_options"}
+        if not stream and "cache" not in self.body and streaming.isdisjoint(self.body):
+            return Call(PATHS[self.api], self.raw, self.headers, self.query)
+        body = {k: v for k, v in self.body.items() if k != "cache" and k not in streaming}
+        if stream:
+            options = self.body.get("stream_options") or {}
+            body |= {"stream": True, "stream_options": {**options, "include_usage": True}}
+        return Call(PATHS[self.api], _encode(body), self.headers, self.query)
+
+
+def understand(
+    api: Api, raw: bytes, headers: Headers, query: str, endpoint: Endpoint, principal: Principal, snapshot: Snapshot
+) -> Ask:
+    """Raises ApiError 400 (a field is wrong) or 404 (no backend for the model)."""
+    body = parse_object(raw)
+    model = _model(body)
+    _check(api, body)
+    directives = read_directives(headers, body.get("cache"))
+    backend = snapshot.route(endpoint, model)
+    passed_on = tuple((n.decode(), headers[n].decode("latin-1")) for n in PASSED_ON if n in headers)
+    query = "&".join(p for p in query.split("&") if p.partition("=")[0] == QUERY_PASSED_ON)
+    config = endpoint.config
+    scope = Scope.of(config.share, tenant=principal.tenant, user=principal.user, permissions=principal.permissions)
+    key = request_key(
+        scope=scope,
+        endpoint=endpoint.name,
+        settings=endpoint.settings,
+        api=api,
+        model=model,
+        backend=backend.name,
+        revision=backend.revision,
+        headers=[*passed_on, ("?", query)] if query else passed_on,
+        body=canonical(api, body, text=config.normalize),
+    )
+    return Ask(
+        principal=principal,
+        endpoint=endpoint,
+        api=api,
+        model=model,
+        body=body,
+        raw=raw,
+        directives=directives,
+        form=_form(body),
+        backend=backend,
+        scope=scope,
+        key=key,
+        headers=passed_on,
+        query=query,
+        bypass=_bypass(endpoint, directives, body),
+    )
+
+
+def _bypass(endpoint: Endpoint, directives: Directives, body: dict[str, Any]) -> str | None:
+    if endpoint.life is None:
+        return "tier_off"
+    if "exact" not in directives.tiers:
+        return "tier_not_asked"
+    if directives.no_store:
+        return "no_store"
+    return request_reason(body, sampled=endpoint.config.sampled)
+
+
+def _model(body: dict[str, Any]) -> str:
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise bad_request("`model` is required: the name of a model.", param="model", code="missing_model")
+    if len(model) > 256:
+        raise bad_request("`model` is longer than 256 characters.", param="model")
+    return model
+
+
+def _check(api: Api, body: dict[str, Any]) -> None:
+    """Only what the gateway itself relies on; the rest is the backend's to judge."""
+    if api == "chat":
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise bad_request("`messages` is required: a list of at least one message.", param="messages")
+        for i, message in enumerate(messages):
+            if not isinstance(message, dict):
+                raise bad_request(f"`messages[{i}]` must be an object.", param=f"messages[{i}]")
+    elif "prompt" not in body:
+        raise bad_request("`prompt` is required.", param="prompt")
+    for name, kind, what in (("stream", bool, "true or false"), ("stream_options", dict, "an object")):
+        if body.get(name) is not None and not isinstance(body[name], kind):
+            raise bad_request(f"`{name}` must be {what}.", param=name)
+    if body.get("stream_options") is not None and not body.get("stream"):
+        raise bad_request("`stream_options` is only allowed with `stream: true`.", param="stream_options")
+    n = body.get("n")
+    if n is not None and (type(n) is not int or not 1 <= n <= 128):
+        raise bad_request("`n` must be a whole number from 1 to 128.", param="n")
+
+
+def _form(body: dict[str, Any]) -> Form:
+    if not body.get("stream"):
+        return "json"
+    usage = (body.get("stream_options") or {}).get("include_usage")
+    if usage is not None and not isinstance(usage, bool):
+        message = "`stream_options.include_usage` must be true or false."
+        raise bad_request(message, param="stream_options.include_usage")
+    return "sse+usage" if usage else "sse"

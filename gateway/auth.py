@@ -1,0 +1,77 @@
+"""Who asks: credentials -> principal. Keys are kept as digests only, and a request field never chooses a principal."""
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from gateway.config import Auth, Role
+from gateway.errors import ApiError
+
+MAX_TOKEN = 8 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    tenant: str
+    user: str
+    permissions: frozenset[str] = frozenset()
+    role: Role = "member"
+
+    @property
+    def is_admin(self) -> bool:
+        return self.role == "admin"
+
+
+OPEN = Principal("default", "anonymous", role="admin")
+"""Everybody, where `auth.required` is false: loopback only, and everything is open there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticator:
+    """`principal` takes the headers of a request, names in lower case, repeated ones joined by ", "."""
+
+    required: bool
+    keys: Mapping[bytes, tuple[bytes, Principal]] = field(repr=False)  # SHA-256 of the key -> (the same, who it is)
+
+    @classmethod
+    def of(cls, config: Auth) -> "Authenticator":
+        keys = {k.digest: (k.digest, Principal(k.tenant, k.user, k.permissions, k.role)) for k in config.keys}
+        return cls(bool(config.required), keys)
+
+    def principal(self, headers: Mapping[bytes, bytes]) -> Principal:
+        """Raises ApiError 401; its text never repeats what was sent."""
+        token = _token(headers.get(b"authorization"), headers.get(b"x-api-key"), strict=self.required)
+        if token is not None and (found := self._find(token)) is not None:
+            return found
+        if not self.required:
+            return OPEN
+        if token is None:
+            raise _refused("No API key given: send it as `Authorization: Bearer KEY`.", "missing_api_key")
+        raise _refused("This API key is not valid here.", "invalid_api_key")
+
+    def _find(self, token: bytes) -> Principal | None:
+        # The look-up goes by the digest, so its timing tells nothing about a key; hmac has the last word all the same.
+        digest = sha256(token).digest()
+        known = self.keys.get(digest)
+        return known[1] if known is not None and hmac.compare_digest(known[0], digest) else None
+
+
+def _token(authorization: bytes | None, api_key: bytes | None, *, strict: bool) -> bytes | None:
+    bearer = None
+    if authorization is not None:
+        scheme, _, rest = authorization.strip().partition(b" ")
+        bearer = rest.strip() if scheme.lower() == b"bearer" else b""
+    if bearer is not None and api_key is not None and bearer != api_key.strip():
+        if not strict:
+            return None
+        raise _refused("Authorization and x-api-key name different credentials: send one.", "conflicting_credentials")
+    token = bearer if bearer is not None else api_key and api_key.strip()
+    if token is not None and (not token or len(token) > MAX_TOKEN):
+        return b"" if strict else None
+    return token
+
+
+def _refused(message: str, code: str) -> ApiError:
+    # A retry with the same key cannot help, and SDKs obey this header.
+    return ApiError(401, message, code=code, headers={"www-authenticate": "Bearer", "x-should-retry": "false"})

@@ -1,0 +1,80 @@
+"""May this request be answered from a cache, and may this answer be kept? Pure decisions, each with its reason.
+
+A reason is a short code that lands in the decision record, so that "why was this not cached?" has an answer.
+"""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Literal
+
+from gateway.normalize import Api
+
+HOSTED_TOOLS_PARAM = "web_search_options"
+STATEFUL = ("previous_response_id", "conversation", "background")
+STORABLE_ENDS = frozenset({"stop", "tool_calls"})
+
+
+def request_reason(body: Mapping[str, Any], *, sampled: Literal["reuse", "bypass"]) -> str | None:
+    """Why this request must pass by every cache (neither look-up nor store), or None."""
+    if body.get("store"):
+        return "store_requested"
+    if any(body.get(name) for name in STATEFUL):
+        return "stateful"
+    if body.get(HOSTED_TOOLS_PARAM) is not None or _hosted_tool(body.get("tools")):
+        return "hosted_tool"
+    if body.get("audio") is not None or "audio" in (body.get("modalities") or ()):
+        return "audio"
+    if sampled == "bypass" and not _deterministic(body):
+        return "sampled"
+    return None
+
+
+def answer_reason(api: Api, answer: Mapping[str, Any], *, asked: int) -> str | None:
+    """Why this answer must not be stored, or None. `asked` is the request's `n`."""
+    if answer.get("error"):
+        return "error_in_answer"
+    if not well_formed(api, answer):
+        return "no_choices"
+    choices = answer["choices"]
+    if len(choices) != asked:
+        return "choices_missing"
+    for choice in choices:
+        if choice.get("finish_reason") not in STORABLE_ENDS:
+            return f"finish_reason_{choice.get('finish_reason') or 'missing'}"[:48]
+        if _empty(api, choice):
+            return "empty"
+    return None
+
+
+def well_formed(api: Api, answer: Mapping[str, Any]) -> bool:
+    """Does the answer have the shape of its API, as far as we rely on it?"""
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not all(isinstance(c, dict) for c in choices):
+        return False
+    inner: tuple[str, type] = ("message", dict) if api == "chat" else ("text", str)
+    return all(isinstance(c.get(inner[0]), inner[1]) and type(c.get("index")) is int for c in choices)
+
+
+def asked_choices(body: Mapping[str, Any]) -> int:
+    n = body.get("n")
+    return n if type(n) is int and n > 0 else 1
+
+
+def _deterministic(body: Mapping[str, Any]) -> bool:
+    # No temperature means 1.0 at OpenAI, and a seed alone is best effort: only an explicit 0 is deterministic.
+    temperature = body.get("temperature")
+    return isinstance(temperature, int | Decimal) and not isinstance(temperature, bool) and temperature == 0
+
+
+def _hosted_tool(tools: Any) -> bool:
+    # Functions and custom tools run at the client. Any other type runs at the provider, with effects and fresh data.
+    if not isinstance(tools, list):
+        return False
+    return any(not isinstance(t, dict) or t.get("type", "function") not in ("function", "custom") for t in tools)
+
+
+def _empty(api: Api, choice: Mapping[str, Any]) -> bool:
+    if api == "completions":
+        return not choice.get("text")
+    message = choice["message"]
+    return not (message.get("content") or message.get("tool_calls") or message.get("refusal"))

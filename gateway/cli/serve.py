@@ -1,0 +1,127 @@
+"""`refrain serve`: the gateway, under uvicorn, with a few lines that say what to try."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+    from gateway.config import Config
+
+GRACE = 10
+"""Seconds that open streams get to finish after SIGTERM."""
+BACKLOG = 2048
+
+
+def serve(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The file; refrain.yaml where it exists.")
+    ] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Listen on this address (server.host).")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Listen on this port (server.port).")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Processes (server.workers).")] = None,
+) -> None:
+    """Start the gateway. Without a configuration: a local model, an embedded store, no key, on 127.0.0.1:8080."""
+    import uvicorn
+
+    from gateway.app import create_app
+    from gateway.config import ConfigError, find_config, load_config, notes
+    from gateway.logs import configure
+
+    configure()
+    path = find_config(config)
+    given = {"host": host, "port": port, "workers": workers}
+    server = {name: value for name, value in given.items() if value is not None}
+    try:
+        loaded = load_config(path, server=server)
+    except ConfigError as error:
+        _stop(f"{path or 'The command line'} cannot be used:\n{error}")
+    for note in notes(loaded):
+        say(f"note: {note}")
+    listener = _listen(loaded)
+    _check_store(loaded)
+
+    app = create_app(loaded, path=path, server=server, announce=_announcement(listener, path))
+    uvicorn_config = uvicorn.Config(
+        app,
+        http="httptools",
+        loop="uvloop",
+        ws="none",
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE,
+    )
+    uvicorn.Server(uvicorn_config).run(sockets=[listener])
+
+
+def _listen(config: "Config") -> socket.socket:
+    """Take the address before anything else is started, so that a port in use is a short message."""
+    host, port = config.server.host, config.server.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        # Listening already: SO_REUSEADDR lets a second process bind, but not listen, on a port in use.
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        _stop(f"Cannot listen on {host}:{port}: {error.strerror}. Choose another port with --port.")
+    return listener
+
+
+def _check_store(config: "Config") -> None:
+    """Open the store once ahead of the server, which would bury the reason in a traceback."""
+    from cache.stores import open_store
+    from cache.stores.base import StoreError
+
+    async def check() -> None:
+        store = await open_store(config.store.url, max_bytes=config.store.max_bytes, max_entry=config.store.max_entry)
+        if store is not None:
+            await store.aclose()
+
+    try:
+        asyncio.run(check())
+    except StoreError as error:
+        _stop(f"The store cannot be opened (store.url): {error}")
+
+
+def _announcement(listener: socket.socket, path: Path | None) -> Callable[["Gateway"], Coroutine[Any, Any, None]]:
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  shown, not bound
+    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def announce(gateway: "Gateway") -> None:
+        """Say where the gateway listens, follow the local model while it loads, then say what to try."""
+        say(f"Refrain listens on {base} (configuration: {path or 'none, so the defaults'}).")
+        said: dict[str, str] = {}
+        while waiting := gateway.starting():
+            for name, detail in waiting.items():
+                if said.get(name) != detail:
+                    say(f"  backend '{name}': {detail}")
+            said = waiting
+            await asyncio.sleep(0.2)
+        for name, state in gateway.backends().items():
+            say(f"  backend '{name}': {state}")
+        say(f"\nReady. Point any OpenAI client at {base}/v1, or try, twice:\n")
+        say(f'  refrain ask --url {base} "What is the capital of France?"\n')
+        say("Stop with Ctrl-C.")
+
+    return announce
+
+
+def say(text: str) -> None:
+    typer.echo(text, err=True)
+    sys.stderr.flush()
+
+
+def _stop(text: str) -> NoReturn:
+    typer.echo(text, err=True)
+    raise typer.Exit(1)

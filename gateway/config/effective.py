@@ -1,0 +1,59 @@
+"""What `refrain check` shows: the configuration with its defaults filled in, and what to know about it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.config.fields import Section
+from gateway.config.models import Config
+from gateway.config.not_yet import BATCH_MODE_YET, NOT_YET
+
+# Below this a key may be found by trying, which a plain digest does not slow down.
+_SHORT_KEY = 20
+
+_NOT_YET = {tuple(path.split(".")): text for path, text in NOT_YET.items()}
+
+
+def effective(config: Config) -> dict[str, Any]:
+    """Plain data as the file could have it, with secrets masked."""
+    return config.model_dump(mode="json")
+
+
+def notes(config: Config) -> list[str]:
+    """One line for each thing that was set but does nothing yet, or that deserves a second thought."""
+    return [*_not_yet(config, ()), *_batch(config), *_short_keys(config)]
+
+
+def _not_yet(value: object, path: tuple[str, ...]) -> Iterator[str]:
+    if text := next((text for pattern, text in _NOT_YET.items() if _matches(path, pattern)), None):
+        yield f"{'.'.join(path)}: {text}"
+        return
+    if isinstance(value, Section):
+        for name, field in type(value).model_fields.items():
+            chosen = getattr(value, name)
+            default = field.get_default(call_default_factory=True)
+            # None is "off" or "not there": what a feature that has not come does anyway. So are plain defaults.
+            idle = chosen is None or (chosen == default and not isinstance(chosen, Section))
+            if name in value.model_fields_set and not idle:
+                yield from _not_yet(chosen, (*path, name))
+    elif isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from _not_yet(entry, (*path, name))
+    elif isinstance(value, tuple):
+        for index, entry in enumerate(value):
+            yield from _not_yet(entry, (*path, str(index)))
+
+
+def _matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    return len(path) == len(pattern) and all(want in ("*", step) for step, want in zip(path, pattern, strict=True))
+
+
+def _batch(config: Config) -> Iterator[str]:
+    for name, endpoint in config.endpoints.items():
+        if endpoint.mode == "batch":
+            yield f"endpoints.{name}.mode: {BATCH_MODE_YET}"
+
+
+def _short_keys(config: Config) -> Iterator[str]:
+    for index, key in enumerate(config.auth.keys):
+        if key.key is not None and len(key.key.get_secret_value()) < _SHORT_KEY:
+            yield f"auth.keys.{index}.key: shorter than {_SHORT_KEY} characters; `refrain keys new` makes a good one"

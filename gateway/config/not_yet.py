@@ -1,0 +1,45 @@
+"""The settings that are read and checked, but whose feature has not come. When it comes, delete its lines here (and
+the "not yet" in docs/configuration.md, which a test compares with this table).
+
+`*` stands for one step: the name of an entry, or its index in a list.
+"""
+
+NOTHING_YET = "accepted, but does nothing yet"
+
+NOT_YET: dict[str, str] = {
+    "server.workers": NOTHING_YET,
+    "server.admin_port": NOTHING_YET,
+    "auth.keys.*.delegate": NOTHING_YET,
+    "auth.keys.*.limits": NOTHING_YET,
+    "auth.jwt": NOTHING_YET,
+    "store.durable_url": NOTHING_YET,
+    "embedder": NOTHING_YET,
+    "backends.*.max_running": NOTHING_YET,
+    "backends.*.max_queue": NOTHING_YET,
+    "backends.*.retries": NOTHING_YET,
+    "backends.*.utilization": NOTHING_YET,
+    "backends.*.quantize": NOTHING_YET,
+    "backends.*.kv_memory": NOTHING_YET,
+    "backends.*.replicas": "only the first one is used yet",
+    "backends.*.balance": NOTHING_YET,
+    "backends.*.upstream_batches": NOTHING_YET,
+    "retrievers": NOTHING_YET,
+    "endpoints.*.fallback": NOTHING_YET,
+    "endpoints.*.deadline": NOTHING_YET,
+    "endpoints.*.priority": NOTHING_YET,
+    "endpoints.*.volatile_ttl": NOTHING_YET,
+    "endpoints.*.valid": NOTHING_YET,
+    "endpoints.*.time_zone": NOTHING_YET,
+    "endpoints.*.finish": NOTHING_YET,
+    "endpoints.*.prefix_scope": NOTHING_YET,
+    "endpoints.*.allow": "accepted, but does nothing yet: every key may use this endpoint",
+    "endpoints.*.retrieval": NOTHING_YET,
+    "endpoints.*.budget": NOTHING_YET,
+    "endpoints.*.cache.exact.stale_while_revalidate": NOTHING_YET,
+    "endpoints.*.cache.exact.stale_if_error": NOTHING_YET,
+    "endpoints.*.cache.semantic": NOTHING_YET,
+    "decisions.log": NOTHING_YET,
+    "request_log": NOTHING_YET,
+}
+
+BATCH_MODE_YET = "`batch` works like `request_response` yet"

@@ -1,0 +1,127 @@
+"""The decision: the record of one request, from which headers, logs, metrics and the ledger are views.
+
+Decisions live in a ring of fixed length. They hold no prompt, no answer and no credential.
+"""
+
+import itertools
+import secrets
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from gateway.auth import Principal
+
+Outcome = Literal["exact", "semantic", "joined", "stale", "miss", "bypass"]
+
+_process = secrets.token_hex(6)
+_number = itertools.count(1)
+
+
+def new_request_id() -> str:
+    """Unique over restarts and processes, cheap enough for every hit."""
+    return f"req_{_process}{next(_number):08x}"
+
+
+class Tier:
+    """What one tier said: `result` is its word (`hit`, `miss`, `expired`, `skipped`), `why` a short reason code."""
+
+    __slots__ = ("name", "result", "ttl", "why")
+
+    def __init__(self, name: str, result: str, why: str | None = None, ttl: int | None = None) -> None:
+        self.name = name
+        self.result = result
+        self.why = why
+        self.ttl = ttl
+
+    def as_dict(self) -> dict[str, Any]:
+        out = {"tier": self.name, "result": self.result, "why": self.why, "ttl": self.ttl}
+        return {k: v for k, v in out.items() if v is not None}
+
+
+class Decision:
+    """One request. Times are wall-clock seconds (`at`) and milliseconds (`ms`, `phases`); money is USD."""
+
+    __slots__ = (
+        *("id", "at", "endpoint", "principal", "api", "model", "backend", "stream", "outcome", "status", "error"),
+        *("tiers", "phases", "ms", "finished", "key", "age", "upstream_id", "stored", "not_stored"),
+        *("served", "consumed", "unserved", "saved", "usd", "usd_saved", "ms_saved"),
+    )
+
+    def __init__(self, id: str, at: float, endpoint: str, api: str) -> None:
+        self.id = id
+        self.at = at
+        self.endpoint = endpoint
+        self.api = api
+        self.principal: Principal | None = None
+        self.model = ""
+        self.backend = ""
+        self.stream = False
+        self.outcome: Outcome | None = None
+        self.status = 0
+        self.error: str | None = None
+        self.tiers: tuple[Tier, ...] = ()
+        self.phases: dict[str, float] = {}
+        self.ms = 0.0
+        self.finished = False
+        self.key: bytes = b""
+        self.age: int | None = None
+        self.upstream_id = ""
+        self.stored = False
+        self.not_stored: str | None = None
+        self.served = self.consumed = self.unserved = self.saved = 0
+        self.usd: float | None = None
+        self.usd_saved: float | None = None
+        self.ms_saved = 0.0
+
+    @property
+    def tenant(self) -> str:
+        return self.principal.tenant if self.principal else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "time": self.at,
+            "endpoint": self.endpoint,
+            "tenant": self.tenant,
+            "user": self.principal.user if self.principal else "",
+            "api": self.api,
+            "model": self.model,
+            "backend": self.backend,
+            "stream": self.stream,
+            "outcome": self.outcome,
+            "status": self.status,
+            "error": self.error,
+            "tiers": [t.as_dict() for t in self.tiers],
+            "phases": {k: round(v, 3) for k, v in self.phases.items()},
+            "ms": round(self.ms, 3),
+            "key": self.key.hex(),
+            "age": self.age,
+            "upstream_id": self.upstream_id or None,
+            "stored": self.stored,
+            "not_stored": self.not_stored,
+            "tokens": {
+                "served": self.served,
+                "consumed": self.consumed,
+                "unserved": self.unserved,
+                "saved": self.saved,
+            },
+            "usd": {"consumed": self.usd, "saved": self.usd_saved},
+            "ms_saved": round(self.ms_saved, 1),
+        }
+
+    def __repr__(self) -> str:
+        return f"Decision({self.id}, {self.endpoint}, {self.outcome}, {self.status})"
+
+
+class Ring:
+    """The latest decisions, newest first."""
+
+    def __init__(self, length: int) -> None:
+        self._kept: deque[Decision] = deque(maxlen=length)
+        self.add = self._kept.append
+
+    def __iter__(self) -> Iterator[Decision]:
+        return reversed(self._kept)
+
+    def find(self, id: str) -> Decision | None:
+        return next((d for d in self if d.id == id), None)

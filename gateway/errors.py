@@ -1,0 +1,62 @@
+"""Errors as clients see them: one class, one envelope.
+
+    {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+
+Everything that goes wrong before an answer becomes an ApiError; `gateway.app` renders it, whatever route it came
+from. Types and codes are OpenAI's where OpenAI has one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+JSON_TYPE = "application/json"
+
+TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    429: "rate_limit_exceeded",
+}
+
+
+class ApiError(Exception):
+    """An answer that is an error. `param` names the field at fault, `code` is for programs."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        type: str | None = None,  # the envelope's own name for it
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.type = type or TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        return msgspec.json.encode({"error": self.envelope()})
+
+    def envelope(self) -> dict[str, Any]:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+    def __repr__(self) -> str:
+        return f"ApiError({self.status}, {self.code or self.type}, param={self.param})"
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def shorten(text: str, limit: int = 64) -> str:
+    """Client text inside our own messages: short, and without control characters."""
+    clean = "".join(c if c.isprintable() else "?" for c in text[: limit + 1])
+    return clean if len(clean) <= limit else clean[:limit] + "..."

@@ -1,0 +1,138 @@
+"""The backends in use: built from the configuration, kept over a reload where nothing about them changed, and closed
+only when the last call on them has ended."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping
+
+from backends.base import Backend, Call, Reply, State
+from backends.local.backend import LocalBackend
+from backends.remote import RemoteBackend
+from gateway.config import Config
+from gateway.config import LocalBackend as LocalConfig
+from gateway.config import RemoteBackend as RemoteConfig
+
+BackendConfig = LocalConfig | RemoteConfig
+
+
+class Fleet:
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[BackendConfig, Managed]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def apply(self, config: Config) -> Mapping[str, Backend]:
+        """Start what is new or changed, retire what is gone; gives the backends by name."""
+        wanted = {name: config.backends[name] for name in used_backends(config)}
+        fresh: dict[str, tuple[BackendConfig, Managed]] = {}
+        for name, settings in wanted.items():
+            known = self._running.get(name)
+            if known is not None and known[0] == settings:
+                fresh[name] = known
+            else:
+                fresh[name] = (settings, Managed(build(name, settings)))
+                await fresh[name][1].start()
+        kept = {id(managed) for _, managed in fresh.values()}
+        for _, managed in self._running.values():
+            if id(managed) not in kept:
+                self._retire(managed)
+        self._running = fresh
+        return {name: managed for name, (_, managed) in fresh.items()}
+
+    async def aclose(self) -> None:
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await asyncio.gather(*(managed.aclose() for _, managed in self._running.values()))
+
+    def _retire(self, managed: "Managed") -> None:
+        task = asyncio.create_task(managed.close_when_idle())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def used_backends(config: Config) -> Iterable[str]:
+    """The backends that some request can reach; a configured one that none can is not started."""
+    names = [*config.models.values(), *(e.backend for e in config.endpoints.values() if e.backend is not None)]
+    return dict.fromkeys(names)
+
+
+def build(name: str, settings: BackendConfig) -> Backend:
+    timeouts = settings.timeouts
+    if isinstance(settings, LocalConfig):
+        return LocalBackend(
+            name,
+            model=settings.model,
+            precision=settings.precision,
+            max_queue=settings.max_queue,
+            first_byte_timeout=timeouts.first_byte,
+            between_chunks_timeout=timeouts.between_chunks,
+        )
+    return RemoteBackend(
+        name,
+        base_url=settings.urls[0],
+        api_key=settings.api_key.get_secret_value() if settings.api_key is not None else None,
+        connect_timeout=timeouts.connect,
+        first_byte_timeout=timeouts.first_byte,
+        between_chunks_timeout=timeouts.between_chunks,
+    )
+
+
+class Managed:
+    """A backend that knows how many calls are on it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.name = backend.name
+        self.revision = backend.revision
+
+    async def start(self) -> None:
+        await self._backend.start()
+
+    async def send(self, call: Call) -> Reply:
+        self._calls += 1
+        self._idle.clear()
+        try:
+            return _Counted(await self._backend.send(call), self)
+        except BaseException:
+            self.ended()
+            raise
+
+    def ended(self) -> None:
+        self._calls -= 1
+        if self._calls == 0:
+            self._idle.set()
+
+    def state(self) -> State:
+        return self._backend.state()
+
+    async def close_when_idle(self) -> None:
+        try:
+            await self._idle.wait()
+        finally:
+            await self._backend.aclose()
+
+    async def aclose(self) -> None:
+        await self._backend.aclose()
+
+
+class _Counted:
+    def __init__(self, reply: Reply, owner: Managed) -> None:
+        self._reply = reply
+        self._owner = owner
+        self._open = True
+        self.status = reply.status
+        self.headers = reply.headers
+
+    async def read(self) -> bytes:
+        return await self._reply.read()
+
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        return self._reply.chunks()
+
+    async def aclose(self) -> None:
+        if self._open:
+            self._open = False
+            self._owner.ended()
+        await self._reply.aclose()

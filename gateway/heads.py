@@ -1,0 +1,56 @@
+"""Response headers: views of the decision, made in one place so that every path says the same."""
+
+from cache.stores.memory import Slot
+from gateway.decisions import Decision, Tier
+
+Header = tuple[bytes, bytes]
+
+# Answers belong to whoever asked: caches between us and them keep out (RFC 9111, 5.2.2.5 and 5.2.2.7).
+PRIVATE: Header = (b"cache-control", b"private, no-store")
+JSON: Header = (b"content-type", b"application/json")
+SSE: Header = (b"content-type", b"text/event-stream; charset=utf-8")
+FORWARD = {"miss": "miss", "expired": "stale", "older_than_asked": "stale", "skipped": "bypass"}
+
+
+def decision_headers(d: Decision) -> list[Header]:
+    """Everything the decision says before the first byte."""
+    headers = [PRIVATE, (b"x-request-id", d.id.encode())]
+    if d.outcome is not None:
+        headers.append((b"x-refrain-cache", d.outcome.encode()))
+    if d.tiers:
+        headers.append((b"cache-status", ", ".join(map(_cache_status, reversed(d.tiers))).encode()))
+    if d.age is not None:
+        headers.append((b"age", b"%d" % d.age))
+    if d.phases:
+        timing = ", ".join(f"{name};dur={ms:.2f}" for name, ms in d.phases.items())
+        headers.append((b"server-timing", timing.encode()))
+    if d.upstream_id:
+        headers.append((b"x-refrain-upstream-id", d.upstream_id.encode("latin-1", "replace")))
+    if d.saved:
+        headers.append((b"x-refrain-saved", saved_value(d.saved, d.usd_saved, d.ms_saved)))
+    return headers
+
+
+def saved_value(tokens: int, usd: float | None, ms: float) -> bytes:
+    """What the upstream call would have taken. No `usd` where no price is known."""
+    money = "" if usd is None else f" usd={f'{usd:.8f}'.rstrip('0').rstrip('.')};"
+    return f"tokens={tokens};{money} ms={ms:.0f}".encode()
+
+
+def reuse(d: Decision, slot: Slot, now: float) -> None:
+    """Book a reuse of this slot's answer in the decision."""
+    entry = slot.entry
+    d.age = entry.age(now)
+    d.backend = entry.backend
+    d.upstream_id = entry.upstream_id
+    d.served = d.saved = entry.usage.total
+    d.usd_saved = entry.cost.usd
+    d.ms_saved = entry.cost.ms
+    d.status = 200
+
+
+def _cache_status(tier: Tier) -> str:
+    """One member of Cache-Status (RFC 9211)."""
+    if tier.result == "hit":
+        return f"{tier.name}; hit" + ("" if tier.ttl is None else f"; ttl={tier.ttl}")
+    return f"{tier.name}; fwd={FORWARD.get(tier.why or tier.result, tier.result)}"

@@ -1,0 +1,164 @@
+"""The way of a request, top to bottom: authenticate, understand, exact tier, backend, store.
+
+Every step writes to the decision. A cache that fails is a miss; what goes wrong before the first byte becomes one
+error in the envelope, what goes wrong after it an error event.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+import msgspec
+import structlog
+
+from cache.exact import ExactCache
+from cache.freshness import expires_at, judge
+from cache.stores.memory import Slot
+from gateway.asgi import Disconnected, Outlet, Receive, Scope, Send, read_headers, while_connected
+from gateway.ask import Ask, understand
+from gateway.decisions import Decision, new_request_id
+from gateway.errors import ApiError
+from gateway.fill import fill
+from gateway.front import INCOMING, Incoming, Replay
+from gateway.heads import decision_headers, reuse
+from gateway.logs import where
+from gateway.normalize import Api
+from gateway.recorder import Recorder
+from gateway.snapshot import Snapshot
+from gateway.visit import Visit
+from gateway.wire.render import render_stream
+from gateway.wire.sse import event
+
+log = structlog.get_logger("refrain")
+
+LARGE_BODY = 256 * 1024
+"""Bytes from which a body is parsed in a thread, so that it does not hold up the event loop."""
+
+CLIENT_GONE = 499
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One per application. `clock` is wall-clock seconds."""
+
+    cache: ExactCache
+    recorder: Recorder
+    snapshot: Callable[[], Snapshot]
+    clock: Callable[[], float]
+
+    async def __call__(self, api: Api, scope: Scope, receive: Receive, send: Send) -> None:
+        incoming: Incoming = scope[INCOMING]
+        decision = Decision(new_request_id(), self.clock(), "", api)
+        finish = partial(self.recorder.finish, decision, incoming.started)
+        visit = Visit(self.snapshot(), incoming, decision, Outlet(send, finish))
+        try:
+            await self._answer(visit, api, scope, receive)
+        except ApiError as error:
+            await self._fail(visit, error)
+        except Disconnected:
+            decision.error, decision.status = "client_disconnected", CLIENT_GONE
+        except Exception as error:
+            log.error("unexpected error", request_id=decision.id, kind=type(error).__name__, where=where(error))
+            await self._fail(visit, ApiError(500, "The gateway failed on this request.", code="internal_error"))
+        finally:
+            finish()
+
+    async def _answer(self, visit: Visit, api: Api, scope: Scope, receive: Receive) -> None:
+        d, snapshot, raw = visit.decision, visit.snapshot, visit.incoming.body
+        headers = read_headers(scope)
+        d.principal = snapshot.auth.principal(headers)
+        endpoint = snapshot.endpoint(scope["path_params"].get("endpoint", "default"))
+        d.endpoint = endpoint.name
+        at = visit.phase("auth", visit.incoming.started)
+
+        arguments = (api, raw, headers, scope["query_string"].decode("latin-1"), endpoint, d.principal, snapshot)
+        if len(raw) < LARGE_BODY:
+            ask = understand(*arguments)
+        else:
+            ask = await asyncio.to_thread(understand, *arguments)
+        d.model, d.backend, d.key, d.stream = ask.model, ask.backend.name, ask.key, ask.form != "json"
+        visit.phase("parse", at)
+
+        if await self._reuse(visit, ask):
+            return
+        if ask.directives.only_if_cached:
+            message = "Nothing is cached for this request, and it asked for a cached answer only."
+            raise ApiError(504, message, code="not_cached", headers={"x-should-retry": "false"})
+        await while_connected(receive, self._fetch(visit, ask))
+
+    async def _reuse(self, visit: Visit, ask: Ask) -> bool:
+        """Answer from the exact tier if it may and can."""
+        d, asked, life = visit.decision, ask.directives, ask.endpoint.life
+        if ask.bypass is not None or life is None:
+            d.outcome = "bypass"
+            visit.tier("exact", "skipped", ask.bypass)
+            return False
+        d.outcome = "miss"
+        if asked.no_cache:
+            visit.tier("exact", "skipped", "no_cache")
+            return False
+        begun = perf_counter()
+        slot = await self.cache.get(ask.key)
+        visit.phase("exact", begun)
+        if slot is None:
+            visit.tier("exact", "miss")
+            return False
+        now = self.clock()
+        verdict = judge(slot.entry, life, now, max_age=asked.max_age, max_stale=asked.max_stale)
+        if not verdict.usable:
+            visit.tier("exact", "miss", verdict.why)
+            return False
+        d.outcome = "stale" if verdict.stale else "exact"
+        visit.tier("exact", "hit", ttl=int(verdict.ttl))
+        reuse(d, slot, now)
+        body = self._wire(ask, slot)
+        if not verdict.stale:
+            self._learn(visit, ask, slot)
+        await visit.outlet.whole(200, visit.headers(ask), body)
+        return True
+
+    async def _fetch(self, visit: Visit, ask: Ask) -> None:
+        slot = await fill(self.cache, self.clock, visit, ask)
+        if slot is not None:
+            self._wire(ask, slot)
+            self._learn(visit, ask, slot)
+
+    def _wire(self, ask: Ask, slot: Slot) -> bytes:
+        """The stored answer in the form asked for; made once, then kept beside the entry."""
+        if ask.form == "json":
+            return slot.entry.body
+        if (known := slot.rendered.get(ask.form)) is not None:
+            return known
+        answer = msgspec.json.decode(slot.entry.body)
+        data = render_stream(ask.api, answer, include_usage=ask.form == "sse+usage")
+        self.cache.front.attach(slot.entry.key, ask.form, data)
+        return data
+
+    def _learn(self, visit: Visit, ask: Ask, slot: Slot) -> None:
+        """Let the same bytes come the short way next time."""
+        alias, life = visit.incoming.alias, ask.endpoint.life
+        if alias is None or life is None or not ask.plain:
+            return
+        replay = Replay(
+            generation=visit.snapshot.generation,
+            principal=ask.principal,
+            endpoint=ask.endpoint.name,
+            api=ask.api,
+            model=ask.model,
+            form=ask.form,
+            expires=expires_at(slot.entry, life),
+            slot=slot,
+        )
+        self.cache.front.alias(alias, slot.entry.key, replay, Replay.SIZE)
+
+    async def _fail(self, visit: Visit, error: ApiError) -> None:
+        d, outlet = visit.decision, visit.outlet
+        d.error = error.code or error.type
+        if outlet.started:
+            # The status is out. An error event is the only honest end: SDKs raise on it, and no [DONE] follows.
+            await outlet.write(event(error.body()), last=True)
+            return
+        d.status = error.status
+        await outlet.error(error, decision_headers(d))

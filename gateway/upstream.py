@@ -1,0 +1,167 @@
+"""Upstream replies, read: a whole answer, or the chunks of one; and their errors, in our envelope.
+
+An upstream's error text may repeat what it was sent: the provider's key, an internal URL. So the text of an error
+that is not the client's to mend (401, 403, 5xx, redirects) stays here, and in the text of one that is, everything
+that looks like a credential is masked.
+"""
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from backends.base import (
+    Backend,
+    BackendError,
+    BackendStarting,
+    BackendTimeout,
+    Call,
+    ConnectFailed,
+    Reply,
+    ReplyBroken,
+)
+from cache.entry import Usage
+from gateway.errors import ApiError
+from gateway.wire.sse import DONE, EventParser, EventTooLarge
+
+# Statuses whose cause is in the request: their messages tell the client what to change.
+CLIENTS_FAULT = frozenset({400, 404, 409, 413, 415, 422, 429})
+PASSED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
+_SECRET = re.compile(r"(?i)\b(bearer\s+\S+|(?:sk|rf|pk|key|xai|gsk)-[\w*.-]{6,})|https?://\S+")
+
+Json = dict[str, Any]
+Event = tuple[bytes, Json | None]
+
+
+async def send(backend: Backend, call: Call) -> Reply:
+    """A reply of status 200. Raises ApiError for every other status and for every failure before it."""
+    try:
+        reply = await backend.send(call)
+    except BackendError as error:
+        raise failure(error) from error
+    if reply.status == 200:
+        return reply
+    try:
+        raise _refusal(backend.name, reply, await reply.read())
+    except BackendError as error:
+        raise failure(error) from error
+    finally:
+        await reply.aclose()
+
+
+async def read_answer(reply: Reply) -> tuple[bytes, Json]:
+    """The whole answer, as bytes and parsed. Raises ApiError 502."""
+    try:
+        raw = await reply.read()
+        answer = msgspec.json.decode(raw)
+    except BackendError as error:
+        raise failure(error) from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise broken("The backend's answer is not valid JSON.") from None
+    if not isinstance(answer, dict):
+        raise broken("The backend's answer is not a JSON object.")
+    return raw, answer
+
+
+async def read_events(reply: Reply) -> AsyncGenerator[list[Event], None]:
+    """The events of a streamed answer as they arrive: (data, parsed), parsed None for `[DONE]`. Raises ApiError."""
+    parser = EventParser()
+    try:
+        async with aclosing(reply.chunks()) as chunks:
+            async for chunk in chunks:
+                if events := parser.feed(chunk):
+                    yield [_event(data) for data in events]
+        if events := parser.finish():
+            yield [_event(data) for data in events]
+    except BackendError as error:
+        raise failure(error) from error
+    except EventTooLarge:
+        raise broken("The backend's stream holds an event that is too large.") from None
+
+
+def _event(data: bytes) -> Event:
+    if data.startswith(DONE):
+        return data, None
+    try:
+        parsed = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise broken("The backend's stream holds an event that is not valid JSON.") from None
+    if not isinstance(parsed, dict):
+        raise broken("The backend's stream holds an event that is not a JSON object.")
+    return data, parsed
+
+
+def usage_of(answer: Json | None) -> Usage:
+    """Tokens as the backend reports them; nothing reported counts as nothing."""
+    usage = (answer or {}).get("usage")
+    if not isinstance(usage, dict):
+        return Usage()
+    return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 <= value < 2**53 else 0
+
+
+def upstream_id(reply: Reply) -> str:
+    """The provider's own request id, for support cases; only what is safe in a header."""
+    found = reply.headers.get("x-request-id", "")
+    return found if len(found) <= 128 and found.isascii() and found.isprintable() else ""
+
+
+def failure(error: BackendError) -> ApiError:
+    """What a client is told when a backend gave no usable reply."""
+    text = str(error)
+    match error:
+        case BackendStarting():
+            retry = {"retry-after": str(max(1, round(error.retry_after)))}
+            return ApiError(503, text, code="backend_starting", headers=retry)
+        case BackendTimeout():
+            return ApiError(504, text, code=f"backend_timeout_{error.phase}")
+        case ConnectFailed():
+            return ApiError(502, text, code="backend_unreachable")
+        case ReplyBroken():
+            return ApiError(502, text, code="backend_reply_broken")
+        case _:
+            return ApiError(502, text, code="backend_reply_too_large")
+
+
+def stream_error(parsed: Json) -> ApiError:
+    """The error that a backend sent in the middle of its stream."""
+    return _from_envelope(502, parsed.get("error"), "The backend reported an error in the middle of its answer.")
+
+
+def _refusal(name: str, reply: Reply, raw: bytes) -> ApiError:
+    status = reply.status
+    headers = {h: reply.headers[h] for h in PASSED_HEADERS if h in reply.headers}
+    if status in (401, 403):
+        text = f"Backend '{name}' refused the gateway's credentials ({status}): check its `api_key`."
+        return ApiError(502, text, code="backend_auth_failed", headers={"x-should-retry": "false"})
+    if status not in CLIENTS_FAULT:
+        known = status if 500 <= status < 600 else 502
+        return ApiError(known, f"Backend '{name}' answered {status}.", code="backend_error", headers=headers)
+    try:
+        envelope = msgspec.json.decode(raw).get("error")
+    except (msgspec.DecodeError, AttributeError, RecursionError, UnicodeDecodeError):
+        envelope = None
+    error = _from_envelope(status, envelope, f"Backend '{name}' refused the request ({status}).")
+    error.headers.update(headers)
+    return error
+
+
+def _from_envelope(status: int, envelope: Any, otherwise: str) -> ApiError:
+    if not isinstance(envelope, dict):
+        return ApiError(status, otherwise, code="backend_error")
+
+    def text(name: str) -> str | None:
+        value = envelope.get(name)
+        return _SECRET.sub("***", value)[:2000] if isinstance(value, str) else None
+
+    return ApiError(status, text("message") or otherwise, code=text("code"), param=text("param"), type=text("type"))
+
+
+def broken(text: str) -> ApiError:
+    """A reply that is no answer."""
+    return ApiError(502, text, code="backend_reply_broken")

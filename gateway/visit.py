@@ -1,0 +1,32 @@
+"""One request on its way: what the steps of the pipeline share."""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+from gateway.asgi import Outlet
+from gateway.ask import Ask
+from gateway.decisions import Decision, Tier
+from gateway.front import Incoming
+from gateway.heads import JSON, SSE, Header, decision_headers
+from gateway.snapshot import Snapshot
+
+
+@dataclass(slots=True)
+class Visit:
+    snapshot: Snapshot
+    incoming: Incoming
+    decision: Decision
+    outlet: Outlet
+
+    def phase(self, name: str, since: float) -> float:
+        """Book the time since `since` (perf_counter) as a phase; gives the time of now, where the next one begins."""
+        now = perf_counter()
+        self.decision.phases[name] = (now - since) * 1000
+        return now
+
+    def tier(self, name: str, result: str, why: str | None = None, ttl: int | None = None) -> None:
+        self.decision.tiers += (Tier(name, result, why, ttl),)
+
+    def headers(self, ask: Ask) -> list[Header]:
+        """The head of a good answer in the form that was asked for."""
+        return [JSON if ask.form == "json" else SSE, *decision_headers(self.decision)]

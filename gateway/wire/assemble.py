@@ -1,0 +1,122 @@
+"""Chunks of a streamed answer -> the whole answer, as the same API would have given it without streaming.
+
+Fields we know have their own rule (roles, tool calls by index, finish reasons); any other field survives by its type:
+strings are joined, lists extended, objects merged, everything else is replaced by the latest value.
+"""
+
+from typing import Any
+
+from gateway.normalize import Api
+
+Json = dict[str, Any]
+OBJECTS: dict[Api, str] = {"chat": "chat.completion", "completions": "text_completion"}
+NOT_KEPT = frozenset({"choices", "object", "obfuscation"})
+
+
+class Assembler:
+    """Add chunks in order; `complete` once every choice asked for has its finish reason."""
+
+    def __init__(self, api: Api, *, asked: int) -> None:
+        self._api = api
+        self._asked = asked
+        self._top: Json = {}
+        self._choices: dict[int, Json] = {}
+
+    @property
+    def complete(self) -> bool:
+        finished = [c for c in self._choices.values() if c.get("finish_reason")]
+        return len(finished) == len(self._choices) and len(finished) >= self._asked
+
+    @property
+    def usage(self) -> Json | None:
+        usage = self._top.get("usage")
+        return usage if isinstance(usage, dict) else None
+
+    def add(self, chunk: Json) -> None:
+        for name, value in chunk.items():
+            # `usage: null` stands in every chunk before the one that counts.
+            if name not in NOT_KEPT and (value is not None or name not in self._top):
+                self._top[name] = value
+        for choice in chunk.get("choices") or ():
+            if isinstance(choice, dict):
+                self._add_choice(choice)
+
+    def result(self) -> Json:
+        top = {"id": None, "object": OBJECTS[self._api], **self._top}
+        if top.get("usage") is None:
+            top.pop("usage", None)
+        usage = top.pop("usage", None)
+        top["choices"] = [_finished(self._api, c) for _, c in sorted(self._choices.items())]
+        if usage is not None:
+            top["usage"] = usage
+        return top
+
+    def _add_choice(self, piece: Json) -> None:
+        index = piece.get("index")
+        index = index if isinstance(index, int) else 0
+        choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
+        for name, value in piece.items():
+            if name == "delta":
+                if isinstance(value, dict):
+                    _merge_delta(choice.setdefault("message", {}), value)
+            elif name in ("finish_reason", "index"):
+                choice[name] = value if value is not None else choice.get(name)
+            else:
+                choice[name] = merged(choice.get(name), value)
+
+
+def _merge_delta(message: Json, delta: Json) -> None:
+    for name, value in delta.items():
+        if name == "role":
+            message["role"] = value or message.get("role")
+        elif name == "tool_calls" and isinstance(value, list):
+            message["tool_calls"] = _merge_calls(message.get("tool_calls") or [], value)
+        else:
+            message[name] = merged(message.get(name), value)
+
+
+def _merge_calls(calls: list[Json], pieces: list[Any]) -> list[Json]:
+    by_index = {c.get("index", i): c for i, c in enumerate(calls)}
+    for piece in pieces:
+        if not isinstance(piece, dict):
+            continue
+        index = piece.get("index", len(by_index))
+        call = by_index.setdefault(index, {"index": index})
+        for name, value in piece.items():
+            if name in ("index", "id", "type"):
+                call[name] = value if value is not None else call.get(name)
+            else:
+                call[name] = merged(call.get(name), value)
+    return [call for _, call in sorted(by_index.items())]
+
+
+def merged(old: Any, new: Any) -> Any:
+    """The value after one more piece of it."""
+    if new is None or old is None:
+        return old if new is None else new
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    if isinstance(old, list) and isinstance(new, list):
+        return old + new
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{k: merged(old.get(k), v) for k, v in new.items()}}
+    return new
+
+
+def _finished(api: Api, choice: Json) -> Json:
+    if api == "completions":
+        return {"text": "", "logprobs": None, **choice}
+    message = {"role": "assistant", "content": None, "refusal": None, **choice.get("message", {})}
+    if isinstance(calls := message.get("tool_calls"), list):
+        # `index` belongs to the stream; the whole object orders calls by their place.
+        message["tool_calls"] = [{k: v for k, v in c.items() if k != "index"} for c in calls]
+    if message.get("content") == "" and message.get("tool_calls"):
+        message["content"] = None
+    rest = {k: v for k, v in choice.items() if k not in ("message", "index", "finish_reason")}
+    return {
+        "index": choice["index"],
+        "message": message,
+        "logprobs": None,
+        **rest,
+        "finish_reason": choice["finish_reason"],
+    }

@@ -1,0 +1,71 @@
+"""Server-sent events, without I/O: bytes in any split -> the data of each event.
+
+Lines end with CR, LF or CRLF, an event ends with an empty line, `:` starts a comment. Splitting happens on bytes, so
+a character cut in two by the network is never decoded in halves.
+"""
+
+DONE = b"[DONE]"
+DONE_EVENT = b"data: [DONE]\n\n"
+SSE_TYPE = "text/event-stream; charset=utf-8"
+MAX_EVENT = 16 * 2**20
+
+
+class EventTooLarge(Exception):
+    """One event grew over MAX_EVENT bytes without ending."""
+
+
+class EventParser:
+    """Feed it bytes; it returns the `data` of the events that are complete."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        buffer = self._rest + chunk
+        events: list[bytes] = []
+        start = 0
+        while (end := _line_end(buffer, start)) is not None:
+            stop, following = end
+            self._line(buffer[start:stop], events)
+            start = following
+        self._rest = buffer[start:]
+        if len(self._rest) + self._size > MAX_EVENT:
+            raise EventTooLarge
+        return events
+
+    def finish(self) -> list[bytes]:
+        """The stream is over: a last line without its line end still counts, a last event without its empty line
+        does too (some servers leave it out)."""
+        events: list[bytes] = []
+        self._line(self._rest.rstrip(b"\r"), events)
+        self._rest = b""
+        self._line(b"", events)
+        return events
+
+    def _line(self, line: bytes, events: list[bytes]) -> None:
+        if not line:
+            if self._data:
+                events.append(b"\n".join(self._data))
+                self._data, self._size = [], 0
+        elif line.startswith(b"data:"):
+            value = line[6:] if line[5:6] == b" " else line[5:]
+            self._data.append(value)
+            self._size += len(value)
+
+
+def _line_end(buffer: bytes, start: int) -> tuple[int, int] | None:
+    """(end of the line, start of the next), or None while the line is not complete."""
+    lf = buffer.find(b"\n", start)
+    cr = buffer.find(b"\r", start, lf if lf >= 0 else len(buffer))
+    if cr < 0:
+        return None if lf < 0 else (lf, lf + 1)
+    if cr + 1 == len(buffer):
+        return None  # the LF of a CRLF may be in the next chunk
+    return (cr, cr + 2) if buffer[cr + 1] == 0x0A else (cr, cr + 1)
+
+
+def event(data: bytes) -> bytes:
+    """One event on the wire. `data` is JSON without raw line ends."""
+    return b"data: " + data + b"\n\n"

@@ -1,0 +1,1 @@
+"""What tests of several packages share: a scripted upstream, and a gateway under a real server."""
