@@ -86,4 +86,9 @@ class Backend(Protocol):
 
     def state(self) -> State: ...
 
+    @property
+    def detail(self) -> str:
+        """The state in words, for people: what it is doing, why it is down."""
+        ...
+
     async def aclose(self) -> None: ...

@@ -74,6 +74,10 @@ class RemoteBackend:
     def state(self) -> State:
         return "ready" if self._reachable else "down"
 
+    @property
+    def detail(self) -> str:
+        return "ready" if self._reachable else "cannot be reached"
+
     async def send(self, call: Call) -> Reply:
         """Send and wait for the reply's head. Raises BackendError."""
         url = f"{self._base}/{call.path}" + (f"?{call.query}" if call.query else "")

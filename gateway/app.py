@@ -54,6 +54,10 @@ class Gateway:
     def backends(self) -> dict[str, State]:
         return {name: b.state() for name, b in self._snapshot.backends.items()}
 
+    def starting(self) -> dict[str, str]:
+        """What the backends that are not ready yet are doing."""
+        return {name: b.detail for name, b in self._snapshot.backends.items() if b.state() == "starting"}
+
     async def stop(self) -> None:
         await self._fleet.aclose()
         await self.cache.aclose()

@@ -107,6 +107,10 @@ class Managed:
     def state(self) -> State:
         return self._backend.state()
 
+    @property
+    def detail(self) -> str:
+        return self._backend.detail
+
     async def close_when_idle(self) -> None:
         try:
             await self._idle.wait()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import check, keys
+from gateway.cli import ask, check, engine, keys, serve
 
 # No pretty tracebacks: with the values of variables in them, they would show secrets.
 app = typer.Typer(
@@ -36,7 +36,10 @@ def _options(
     pass
 
 
+app.command()(serve.serve)
 app.command()(check.check)
+app.command()(ask.ask)
+app.command()(engine.engine)
 app.add_typer(keys.app)
 
 

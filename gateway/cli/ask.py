@@ -86,7 +86,7 @@ def _message(body: str) -> str:
 
 
 def _outcome(response: "httpx.Response") -> str:
-    return response.headers.get("x-refrain-cache", "unknown")
+    return str(response.headers.get("x-refrain-cache", "unknown"))
 
 
 def _shown(response: "httpx.Response") -> dict[str, str]:

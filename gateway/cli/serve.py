@@ -108,8 +108,8 @@ def _announcement(listener: socket.socket, path: Path | None) -> Callable[["Gate
                     say(f"  backend '{name}': {detail}")
             said = waiting
             await asyncio.sleep(0.2)
-        for name, state in gateway.backends().items():
-            say(f"  backend '{name}': {state}")
+        for name, backend in gateway.snapshot().backends.items():
+            say(f"  backend '{name}': {backend.detail}")
         say(f"\nReady. Point any OpenAI client at {base}/v1, or try, twice:\n")
         say(f'  refrain ask --url {base} "What is the capital of France?"\n')
         say("Stop with Ctrl-C.")

@@ -15,7 +15,6 @@ NOT_YET: dict[str, str] = {
     "store.durable_url": NOTHING_YET,
     "embedder": NOTHING_YET,
     "backends.*.max_running": NOTHING_YET,
-    "backends.*.max_queue": NOTHING_YET,
     "backends.*.retries": NOTHING_YET,
     "backends.*.utilization": NOTHING_YET,
     "backends.*.quantize": NOTHING_YET,

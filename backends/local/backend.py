@@ -1,0 +1,91 @@
+"""The local engine as the gateway sees it: a remote server that we start, watch and restart."""
+
+import structlog
+
+from backends.base import BackendStarting, Call, ConnectFailed, Reply, State
+from backends.local.models import revision
+from backends.local.precision import resolve_precision
+from backends.local.scheduler import MAX_QUEUE
+from backends.remote import RemoteBackend
+from backends.supervisor import Supervisor
+
+START_WAIT = 20.0  # seconds that a call waits for an engine that is starting
+RETRY_AFTER = 5.0
+
+log = structlog.get_logger("engine")
+
+
+class LocalBackend:
+    """Serves `model` at `precision` (auto, fp32, bf16); `max_queue` requests may wait behind the running one, beyond
+    that it answers 429. Raises ValueError for an unknown precision. A model that cannot be found or loaded makes the
+    backend "down", with the reason in `detail`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str,
+        precision: str = "auto",
+        max_queue: int = MAX_QUEUE,
+        first_byte_timeout: float = 300.0,
+        between_chunks_timeout: float = 60.0,
+    ) -> None:
+        self.name = name
+        # Resolved here and handed on, so that the revision and the engine cannot disagree.
+        resolved = resolve_precision(precision)
+        self.revision = revision(model, resolved)
+        self._supervisor = Supervisor(
+            ["--model", model, "--precision", resolved, "--max-queue", str(max_queue)],
+            log=lambda line: log.info("engine", backend=name, line=line),
+        )
+        self._first_byte = first_byte_timeout
+        self._between_chunks = between_chunks_timeout
+        self._remote: RemoteBackend | None = None
+
+    @property
+    def detail(self) -> str:
+        """What the engine is doing, in words: "converting SmolLM2-135M-Instruct 40%"."""
+        return self._supervisor.detail
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process; None between two."""
+        return self._supervisor.pid
+
+    async def start(self) -> None:
+        """Start the engine, without waiting for it. Raises OSError where no process can be started."""
+        await self._supervisor.start()
+        self._remote = RemoteBackend(
+            self.name,
+            base_url="http://engine/v1",
+            uds=self._supervisor.uds,
+            first_byte_timeout=self._first_byte,
+            between_chunks_timeout=self._between_chunks,
+            revision=self.revision,
+        )
+        await self._remote.start()
+
+    async def wait_ready(self, timeout: float) -> bool:
+        """Whether the engine is ready, within `timeout` seconds."""
+        return await self._supervisor.wait_ready(timeout)
+
+    async def send(self, call: Call) -> Reply:
+        """As Backend.send. Waits a while for an engine that is starting; raises BackendStarting after that, and
+        ConnectFailed for one that is down."""
+        if self._remote is None or not await self._supervisor.wait_ready(START_WAIT):
+            if self.state() == "down":
+                raise ConnectFailed(f"The local engine is down: {self.detail}")
+            raise BackendStarting(
+                f"The local engine is starting ({self.detail}). Try again shortly.", retry_after=RETRY_AFTER
+            )
+        return await self._remote.send(call)
+
+    def state(self) -> State:
+        return self._supervisor.state
+
+    async def aclose(self) -> None:
+        """End the engine and the connections to it."""
+        if self._remote is not None:
+            await self._remote.aclose()
+            self._remote = None
+        await self._supervisor.aclose()

@@ -1,0 +1,131 @@
+"""The engine's HTTP side: an OpenAI-style server with plain Starlette routes."""
+
+import asyncio
+import time
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from backends.local.answer import Answer, error_response
+from backends.local.errors import RequestError
+from backends.local.params import ChatRequest, TextRequest, parse_chat, parse_text
+from backends.local.replies import ChatForm, Form, Head, TextForm
+from backends.local.service import Service, log
+from backends.local.work import Event
+
+MAX_BODY = 10 * 2**20
+CLIENT_CLOSED = 499  # nobody reads it; for the metrics
+
+Endpoint = Callable[[Request], Awaitable[Response | Answer]]
+
+
+def create_app(service: Service) -> Starlette:
+    """The application; the service may still be loading."""
+
+    async def healthz(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(request: Request) -> Response:
+        if service.ready:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "loading", "detail": service.progress.detail}, 503)
+
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def models(request: Request) -> Response:
+        model = {"id": service.name, "object": "model", "created": service.created, "owned_by": "refrain"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def chat(request: Request) -> Response | Answer:
+        return await _answer(service, request, parse_chat, ChatForm())
+
+    async def text(request: Request) -> Response | Answer:
+        return await _answer(service, request, parse_text, TextForm())
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        """404 and 405."""
+        if not isinstance(error, HTTPException):
+            raise error
+        message = f"{request.method} {request.url.path}: {error.detail}."
+        unknown = RequestError(
+            message, status=error.status_code, code="unknown_url" if error.status_code == 404 else None
+        )
+        response = error_response(unknown, service.metrics, _new_id("req-"))
+        response.headers.update(error.headers or {})
+        return response
+
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", text, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics),
+        ],
+        exception_handlers={HTTPException: http_error},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _answer(
+    service: Service, request: Request, parse: Callable[[object], ChatRequest | TextRequest], form: Form
+) -> Response | Answer:
+    """Check and submit one request. Every error becomes an envelope here, and an unexpected one is logged without its
+    text, which may quote the prompt."""
+    head = Head(_new_id(form.id_prefix), int(time.time()), service.name, service.system_fingerprint)
+    try:
+        parsed = parse(await _read_json(request))
+        work = await service.work(parsed)
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def emit(event: Event) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        job = service.submit(work, emit)
+    except RequestError as error:
+        return error_response(error, service.metrics, head.id)
+    except ClientDisconnect:
+        service.metrics.requests.labels(str(CLIENT_CLOSED)).inc()
+        return Response(status_code=CLIENT_CLOSED)
+    except Exception as error:
+        log(f"request failed: {type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}")
+        hidden = RequestError(
+            "The engine failed on this request.", status=500, type="server_error", code="engine_failed"
+        )
+        return error_response(hidden, service.metrics, head.id)
+    return Answer(
+        events=events,
+        cancel=lambda: service.cancel(job),
+        form=form,
+        head=head,
+        stream=parsed.options.stream,
+        include_usage=parsed.options.include_usage,
+        metrics=service.metrics,
+    )
+
+
+async def _read_json(request: Request) -> object:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise RequestError(f"The body is over {MAX_BODY} bytes.", status=413, code="request_too_large")
+    try:
+        return msgspec.json.decode(bytes(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError("The body is no valid JSON.", code="invalid_json") from error
+
+
+def _new_id(prefix: str) -> str:
+    return prefix + uuid.uuid4().hex

@@ -1,0 +1,1 @@
+"""Measured on loopback, as ratios within one run: `python -m benchmarks`."""

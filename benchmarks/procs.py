@@ -1,0 +1,71 @@
+"""Servers as processes of their own, one core each as far as the machine has them; ended by pid."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+UVICORN = ("--http", "httptools", "--loop", "uvloop", "--no-access-log", "--log-level", "error", "--lifespan", "off")
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@contextmanager
+def bare_server(app: str) -> Iterator[int]:
+    """`app` of benchmarks.apps under a bare uvicorn; gives its port."""
+    port = free_port()
+    with _process([sys.executable, "-m", "uvicorn", f"benchmarks.apps:{app}", "--port", str(port), *UVICORN], port):
+        yield port
+
+
+@contextmanager
+def gateway(config: str, folder: Path) -> Iterator[int]:
+    """`refrain serve` with this configuration; gives its port."""
+    port, path = free_port(), folder / "refrain.yaml"
+    path.write_text(config)
+    command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(path), "--port", str(port)]
+    with _process(command, port, ready="/readyz"):
+        yield port
+
+
+@contextmanager
+def _process(command: list[str], port: int, ready: str | None = None) -> Iterator[None]:
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, text=True)
+    try:
+        _wait(process, port, ready)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def _wait(process: "subprocess.Popen[str]", port: int, ready: str | None) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            _, err = process.communicate()
+            sys.exit(f"a server did not start:\n{err}")
+        try:
+            if ready is None:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            else:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{ready}", timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    sys.exit("a server did not become ready in a minute")

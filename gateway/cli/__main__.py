@@ -1,0 +1,5 @@
+"""`python -m gateway.cli`: the same as `refrain`."""
+
+from gateway.cli import main
+
+main()
