@@ -1,11 +1,11 @@
 """What a backend is to the gateway: something that takes a call and gives a reply, or says why not.
 
-    BackendError
-      ConnectFailed      nothing was sent: refused, unreachable, no such host, TLS failure
-      BackendStarting    a local engine that is not ready yet
-      BackendTimeout     a phase ran over its limit (`phase`: connect, first_byte, between_chunks)
-      ReplyBroken        the reply ended early or was no HTTP
-      ReplyTooLarge      the reply is over what we are willing to hold
+BackendError
+  ConnectFailed      nothing was sent: refused, unreachable, no such host, TLS failure
+  BackendStarting    a local engine that is not ready yet
+  BackendTimeout     a phase ran over its limit (`phase`: connect, first_byte, between_chunks)
+  ReplyBroken        the reply ended early or was no HTTP
+  ReplyTooLarge      the reply is over what we are willing to hold
 """
 
 from collections.abc import AsyncGenerator, Mapping

@@ -49,8 +49,10 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()  # set while the state is "ready" or "down"
         self._last_error = ""
-        self.state: State = "down"
-        self.detail = "not started"
+        self._set("down", "not started")
+
+    state: State
+    detail: str
 
     @property
     def uds(self) -> str:
@@ -75,10 +77,10 @@ class Supervisor:
             raise
         self._task = asyncio.create_task(self._watch(process))
 
-    async def wait_ready(self, timeout: float) -> bool:
-        """Wait, `timeout` seconds at most, until the engine is ready (True), or it is clear that it is down (False)."""
+    async def wait_ready(self, seconds: float) -> bool:
+        """Wait, so many seconds at most, until the engine is ready (True), or it is clear that it is down (False)."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._settled.wait(), timeout)
+            await asyncio.wait_for(self._settled.wait(), seconds)
         return self.state == "ready"
 
     async def aclose(self) -> None:

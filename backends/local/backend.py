@@ -65,16 +65,17 @@ class LocalBackend:
         )
         await self._remote.start()
 
-    async def wait_ready(self, timeout: float) -> bool:
-        """Whether the engine is ready, within `timeout` seconds."""
-        return await self._supervisor.wait_ready(timeout)
+    async def wait_ready(self, seconds: float) -> bool:
+        """Whether the engine is ready, within so many seconds."""
+        return await self._supervisor.wait_ready(seconds)
 
     async def send(self, call: Call) -> Reply:
         """As Backend.send. Waits a while for an engine that is starting; raises BackendStarting after that, and
         ConnectFailed for one that is down."""
         if self._remote is None or not await self._supervisor.wait_ready(START_WAIT):
             if self.state() == "down":
-                raise ConnectFailed(f"The local engine is down: {self.detail}")
+                # The reason may name a path of this machine, which is not for every client.
+                raise ConnectFailed("The local engine is down. The gateway's log says why.")
             raise BackendStarting(
                 f"The local engine is starting ({self.detail}). Try again shortly.", retry_after=RETRY_AFTER
             )

@@ -52,7 +52,7 @@ class Scheduler:
         """Queue the request. Raises QueueFull."""
         job = Job(work, emit)
         with self._changed:
-            if len(self._waiting) >= self._max_queue and not (self._running is None and not self._waiting):
+            if len(self._waiting) >= self._max_queue + (self._running is None):  # an idle model takes one at once
                 raise QueueFull
             self._waiting.append(job)
             self._metrics.waiting.set(len(self._waiting))

@@ -7,10 +7,9 @@ the same text.
 
 from collections.abc import Callable, Sequence
 
+# What bytes that are no character decode to. At the end of a text it may be a character that is not complete yet: one
+# for it in byte-level tokenizers; in byte-fallback ones, one for each byte of the whole run that it stands in.
 REPLACEMENT = "\ufffd"
-# A character of four bytes of which three are there decodes to at most three replacement characters (byte-fallback
-# tokenizers give one per byte, byte-level ones one in all).
-MAX_INCOMPLETE = 3
 
 
 class Detokenizer:
@@ -30,7 +29,7 @@ class Detokenizer:
         the answer is never given out."""
         self._window.append(token)
         text = self._decode(self._window)
-        complete = len(text) - _incomplete_tail(text)
+        complete = len(text.rstrip(REPLACEMENT))
         new = text[self._shown : complete]
         self._shown = max(self._shown, complete)
         if new and complete == len(text):
@@ -38,10 +37,6 @@ class Detokenizer:
             self._context = len(self._window)
             self._shown = len(self._decode(self._window))
         return new
-
-
-def _incomplete_tail(text: str) -> int:
-    return min(len(text) - len(text.rstrip(REPLACEMENT)), MAX_INCOMPLETE)
 
 
 class StopMatcher:

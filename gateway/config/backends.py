@@ -17,7 +17,7 @@ class Timeouts(Section):
 
 class _Backend(Section):
     kind: str
-    max_queue: Count = 128
+    max_queue: Count = 64
     timeouts: Timeouts = Timeouts()
     retries: Annotated[Whole, Field(ge=0, le=10)] = 2
     hourly_cost: Usd | None = None

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -81,10 +82,14 @@ store: {{url: "{store}"}}
 
 
 @contextmanager
-def running(text: str, *, env: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """Serve the configuration in `text`."""
-    clock = Clock()
-    app = create_app(parse_config(text, env or {}), clock=clock)
+def running(
+    text: str, *, env: Mapping[str, str] | None = None, path: Path | None = None, clock: Clock | None = None
+) -> Iterator[Running]:
+    """Serve the configuration in `text`. With `path` it is written there, and changes of that file are applied."""
+    clock = clock or Clock()
+    if path is not None:
+        path.write_text(text)
+    app = create_app(parse_config(text, env or {}), path=path, clock=clock)
     with serve(app, lifespan="on") as port:
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:

@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.config import Config, effective, load_config, notes
+
+DATA = Path(__file__).parent / "data"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    def load(text: str) -> Config:
+        path = tmp_path / "refrain.yaml"
+        path.write_text(text)
+        return load_config(path, {"OPENAI_API_KEY": "sk-1"})
+
+    return load
+
+
+def test_the_defaults_are_filled_in_human_form() -> None:
+    shown = effective(load_config(None, {}))
+    assert shown["server"]["max_body"] == "10MiB"
+    assert shown["endpoints"]["default"]["cache"]["exact"] == {
+        "ttl": "1d",
+        "stale_while_revalidate": "0s",
+        "stale_if_error": "0s",
+    }
+    assert shown["models"] == {"*": "local"}
+
+
+def test_what_is_shown_is_a_configuration_that_means_the_same(load) -> None:
+    first = load((DATA / "design.yaml").read_text())
+    again = load(yaml.safe_dump(effective(first)))
+    assert effective(again) == effective(first)
+    assert again.endpoints == first.endpoints
+    assert again.store == first.store
+    assert effective(first)["endpoints"]["nightly_ticket_summary"]["cache"]["semantic"] == "off"
+    assert effective(first)["auth"]["keys"][0]["limits"]["requests"] == "60/min"
+
+
+def test_the_design_page_names_what_has_not_come(load) -> None:
+    assert notes(load((DATA / "design.yaml").read_text())) == [
+        "auth.keys.0.limits: accepted, but does nothing yet",
+        "auth.keys.1.delegate: accepted, but does nothing yet",
+        "auth.jwt: accepted, but does nothing yet",
+        "embedder: accepted, but does nothing yet",
+        "backends.fleet.replicas: only the first one is used yet",
+        "retrievers: accepted, but does nothing yet",
+        "endpoints.chat_assistant.cache.semantic: accepted, but does nothing yet",
+        "endpoints.hr_questions.allow: accepted, but does nothing yet: every key may use this endpoint",
+        "endpoints.hr_questions.retrieval: accepted, but does nothing yet",
+        "endpoints.nightly_ticket_summary.mode: `batch` works like `request_response` yet",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "noted"),
+    [
+        ("", []),
+        ("server: {workers: 1, admin_port: null}", []),
+        ("server: {workers: 2}", ["server.workers: accepted, but does nothing yet"]),
+        ("endpoints: {a: {cache: {semantic: off}, share: public}}", []),
+        ("endpoints: {a: {cache: {semantic: {}}}}", ["endpoints.a.cache.semantic: accepted, but does nothing yet"]),
+        (
+            "endpoints: {a: {cache: {exact: {ttl: 1h, stale_if_error: 1h}}}}",
+            ["endpoints.a.cache.exact.stale_if_error: accepted, but does nothing yet"],
+        ),
+        (
+            "auth: {keys: [{key: short, tenant: t, user: u}]}",
+            ["auth.keys.0.key: shorter than 20 characters; `refrain keys new` makes a good one"],
+        ),
+    ],
+)
+def test_what_is_noted(load, text: str, noted: list[str]) -> None:
+    assert notes(load(text)) == noted
+
+
+def test_the_example_is_valid_and_does_what_it_says() -> None:
+    files = list(EXAMPLES.glob("*.yaml"))
+    assert EXAMPLES / "refrain.yaml" in files
+    config = load_config(EXAMPLES / "refrain.yaml", {"OPENAI_API_KEY": "sk-1", "REFRAIN_KEY": "r" * 40})
+    assert config.auth.required
+    assert config.endpoints["chat_assistant"].share == "user"
+    assert notes(config) == []
