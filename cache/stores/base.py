@@ -17,13 +17,15 @@ class StoreUnavailable(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """`bytes` is what counts against `max_bytes`; `evicted` and `corrupt` count since this process started."""
+    """`bytes` is what counts against `max_bytes`. Counted since this process started: `evicted` for space, `corrupt`
+    values removed, `dropped` puts that could not be written."""
 
     entries: int
     bytes: int
     max_bytes: int
     evicted: int = 0
     corrupt: int = 0
+    dropped: int = 0
     healthy: bool = True
 
 

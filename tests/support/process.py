@@ -27,13 +27,14 @@ class Served:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def wait_ready(self, seconds: float = 100) -> None:
+    def wait_ready(self, seconds: float = 100, *, path: str = "/readyz") -> None:
+        """Wait until the gateway and a backend are ready; `path` /healthz: until the gateway alone is."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"refrain serve ended with {self.process.returncode}:\n{self.log.read_text()}")
             try:
-                if httpx.get(f"{self.url}/readyz", timeout=2, trust_env=False).status_code == 200:
+                if httpx.get(f"{self.url}{path}", timeout=2, trust_env=False).status_code == 200:
                     return
             except httpx.HTTPError:
                 pass

@@ -1,0 +1,59 @@
+# On a fresh machine `make run` and `make test` do everything; both set up what is missing in .venv/ first.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help run test test-all test-slow lint format bench lock clean runtime dev
+
+PYTHON ?= python3
+export PYTHON TORCH_INDEX
+
+BIN := .venv/bin
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-15s %s\n", $$1, $$2}'
+
+run: runtime ## start the gateway; PORT=9000, CONFIG=refrain.yaml or ARGS="..." are passed on to `refrain serve`
+	@exec $(BIN)/refrain serve $(if $(CONFIG),--config "$(CONFIG)") $(if $(PORT),--port "$(PORT)") $(ARGS)
+
+test: lint ## lint, types, import contract and every test but the slow ones
+	@echo "check 5/5: tests"
+	@$(BIN)/pytest -m "not slow" $(ARGS)
+
+test-all: test test-slow ## the same, and the slow tests
+
+test-slow: dev
+	@if grep -rqs 'pytest\.mark\.slow' tests; then $(BIN)/pytest -m slow $(ARGS); else echo "no test is marked slow"; fi
+
+lint: dev ## what `make test` checks before the tests
+	@echo "check 1/5: lint"
+	@$(BIN)/ruff check --quiet
+	@echo "check 2/5: format"
+	@$(BIN)/ruff format --check --quiet
+	@echo "check 3/5: types"
+	@$(BIN)/mypy --no-error-summary
+	@echo "check 4/5: import contract"
+	@$(BIN)/lint-imports --no-logo > .venv/imports.log || { cat .venv/imports.log; exit 1; }
+
+format: dev ## rewrite the code in the project's style
+	@$(BIN)/ruff check --fix --quiet
+	@$(BIN)/ruff format
+
+bench: dev ## the benchmarks, with ARGS="..." passed on
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --extra local --generate-hashes --allow-unsafe \
+	--strip-extras --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(ARGS) \
+	pyproject.toml requirements/setup.in
+
+lock: dev ## compile requirements/*.lock anew after a change of dependencies; ARGS=--upgrade takes the newest
+	@echo "lock 1/2: requirements/runtime.lock (minutes: every file of every package is hashed)"
+	@$(COMPILE) --output-file requirements/runtime.lock
+	@echo "lock 2/2: requirements/dev.lock"
+	@$(COMPILE) --extra dev --constraint requirements/runtime.lock --output-file requirements/dev.lock
+
+clean: ## remove what was installed and cached here, but no data
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis \
+		tests/e2e/node/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+runtime dev:
+	@scripts/setup $@

@@ -1,0 +1,137 @@
+"""A tiny model as a GGUF file, and one engine process with the real model for all tests that need it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+START_TIMEOUT = 110.0  # the first time the weights are converted
+HEADS, KV_HEADS, HIDDEN, INNER, LAYERS, CONTEXT = 4, 2, 64, 96, 2, 100_000
+# Byte-level spellings of the printable ASCII characters and the space, two merged pairs, and two special tokens.
+VOCABULARY = ["<|end|>", "<|begin|>", *map(chr, range(33, 127)), "Ġ", "ab", "Ġa"]
+MERGES = ["a b", "Ġ a"]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def write_tiny_gguf() -> Callable[..., dict[str, Any]]:
+    return _write_tiny_gguf
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    _write_tiny_gguf(path)
+    return path
+
+
+def _write_tiny_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> dict[str, Any]:
+    """A model of two layers with random weights, that speaks ASCII. Returns its tensors by the names they have in a
+    Hugging Face folder."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(VOCABULARY)
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_token_types([control if token.startswith("<|") else normal for token in VOCABULARY])
+    writer.add_token_merges(MERGES)
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(1)
+    random = np.random.default_rng(seed)
+    tensors: dict[str, Any] = {}
+
+    def add(name: str, hf_name: str, *shape: int, heads: int = 0, quantized: bool = False) -> None:
+        values = random.standard_normal(shape, dtype=np.float32)
+        stored = values
+        if heads:  # as llama.cpp's convert_hf_to_gguf.py permutes these rows
+            stored = values.reshape(heads, 2, shape[0] // heads // 2, shape[1]).swapaxes(1, 2).reshape(shape)
+        if quantized:
+            kind = gguf.GGMLQuantizationType.Q8_0
+            packed = gguf.quants.quantize(stored, kind)
+            values = gguf.quants.dequantize(packed, kind)
+            writer.add_tensor(f"{name}.weight", packed, raw_dtype=kind)
+        else:
+            writer.add_tensor(f"{name}.weight", np.ascontiguousarray(stored))
+        tensors[f"{hf_name}.weight"] = values
+
+    head = HIDDEN // HEADS
+    add("token_embd", "model.embed_tokens", len(VOCABULARY), HIDDEN, quantized=True)
+    add("output_norm", "model.norm", HIDDEN)
+    for i in range(LAYERS):
+        ours, theirs = f"blk.{i}", f"model.layers.{i}"
+        add(f"{ours}.attn_norm", f"{theirs}.input_layernorm", HIDDEN)
+        add(f"{ours}.attn_q", f"{theirs}.self_attn.q_proj", HIDDEN, HIDDEN, heads=HEADS)
+        add(f"{ours}.attn_k", f"{theirs}.self_attn.k_proj", KV_HEADS * head, HIDDEN, heads=KV_HEADS)
+        add(f"{ours}.attn_v", f"{theirs}.self_attn.v_proj", KV_HEADS * head, HIDDEN)
+        add(f"{ours}.attn_output", f"{theirs}.self_attn.o_proj", HIDDEN, HIDDEN)
+        add(f"{ours}.ffn_norm", f"{theirs}.post_attention_layernorm", HIDDEN)
+        add(f"{ours}.ffn_gate", f"{theirs}.mlp.gate_proj", INNER, HIDDEN, quantized=True)
+        add(f"{ours}.ffn_up", f"{theirs}.mlp.up_proj", INNER, HIDDEN)
+        add(f"{ours}.ffn_down", f"{theirs}.mlp.down_proj", HIDDEN, INNER)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tensors
+
+
+@pytest.fixture(scope="session")
+def engine_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, httpx.Response]]:
+    """The real model on a port: the server's address without /v1, and what /readyz said first."""
+    log = tmp_path_factory.mktemp("engine") / "stderr"
+    command = [sys.executable, "-m", "backends.local", "--port", "0", "--precision", "fp32", "--max-queue", "2"]
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stderr=stderr, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    try:
+        url = _address(process, log)
+        first_status = httpx.get(f"{url}/readyz")
+        _wait_until_ready(process, url, log)
+        yield url, first_status
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0, log.read_text()
+
+
+@pytest.fixture
+def engine(engine_start: tuple[str, httpx.Response]) -> str:
+    return engine_start[0]
+
+
+def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline and process.poll() is None:
+        for line in log.read_text().splitlines():
+            if line.startswith("listening on "):
+                return line.removeprefix("listening on ").removesuffix("/v1")
+        time.sleep(0.05)
+    raise AssertionError(f"the engine does not listen: {log.read_text()}")
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline and process.poll() is None:
+        if httpx.get(f"{url}/readyz", timeout=10).status_code == 200:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"the engine is not ready: {log.read_text()}")

@@ -1,0 +1,206 @@
+"""What only the in-process store does: slots, rendered forms, aliases, and an honest account of all their bytes."""
+
+import gc
+import os
+import tracemalloc
+
+import pytest
+
+from cache.stores.memory import MAX_ALIASES, MemoryStore, Slot
+from tests.contract.stores import START, Clock, key_of, make_entry
+
+A, B = key_of("a"), key_of("b")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> MemoryStore:
+    return MemoryStore(1_000_000, now=clock)
+
+
+async def used(store: MemoryStore) -> int:
+    return (await store.stats()).bytes
+
+
+def kept(store: MemoryStore, name: str) -> Slot:
+    slot = store.keep(make_entry(name))
+    assert slot is not None
+    return slot
+
+
+async def test_an_alias_leads_to_its_payload_and_slot(store: MemoryStore) -> None:
+    slot = kept(store, "a")
+    payload = object()
+    store.alias(b"1", A, payload, 100)
+    assert store.by_alias(b"1") == (payload, slot)
+    assert store.by_alias(b"2") is None
+    assert store.peek(A) is slot
+
+
+async def test_aliases_go_with_their_entry(store: MemoryStore) -> None:
+    for end in ("discard", "replace", "purge", "expire"):
+        empty = await used(store)
+        kept(store, "a")
+        store.alias(b"1", A, "payload", 100)
+        match end:
+            case "discard":
+                store.discard(A)
+            case "replace":
+                kept(store, "a")
+            case "purge":
+                store.discard(B)
+                assert store.by_alias(b"1") is not None
+                await store.aclose()
+            case "expire":
+                assert store.by_alias(b"1", START + 3600 - 0.001) is not None
+                assert store.by_alias(b"1", START + 3600) is None
+        assert store.by_alias(b"1") is None, end
+        store.discard(A)
+        assert await used(store) == empty
+
+
+async def test_an_evicted_entry_takes_its_aliases_along(store: MemoryStore) -> None:
+    size = kept(store, "a").size
+    small = MemoryStore(3 * size + 1000, now=Clock())
+    for name in ("a", "b", "c"):
+        kept(small, name)
+        small.alias(name.encode(), key_of(name), name, 0)
+    assert small.by_alias(b"a") is None
+    assert small.by_alias(b"b") is not None
+    assert small.by_alias(b"c") is not None
+
+
+async def test_a_hit_by_alias_is_a_use(store: MemoryStore) -> None:
+    size = kept(store, "a").size
+    small = MemoryStore(3 * size + 500, now=Clock())
+    kept(small, "a")
+    small.alias(b"1", A, None, 0)
+    for name in ("b", "c", "d", "e"):
+        assert small.by_alias(b"1") is not None
+        kept(small, name)
+    assert small.peek(A) is not None
+    assert small.peek(B) is None
+
+
+async def test_only_so_many_aliases_per_entry_the_oldest_go(store: MemoryStore) -> None:
+    slot = kept(store, "a")
+    for n in range(MAX_ALIASES):
+        store.alias(b"%d" % n, A, n, 10)
+    full = slot.size
+    for n in range(MAX_ALIASES, MAX_ALIASES + 5):
+        store.alias(b"%d" % n, A, n, 10)
+    assert slot.size == full == await used(store)
+    found = [n for n in range(MAX_ALIASES + 5) if store.by_alias(b"%d" % n) is not None]
+    assert found == list(range(5, MAX_ALIASES + 5))
+
+
+async def test_an_alias_moves_to_another_entry(store: MemoryStore) -> None:
+    one, other = kept(store, "a"), kept(store, "b")
+    bare = one.size
+    store.alias(b"1", A, "first", 10)
+    store.alias(b"1", B, "second", 10)
+    assert store.by_alias(b"1") == ("second", other)
+    assert one.size == bare
+    store.discard(A)
+    assert store.by_alias(b"1") == ("second", other)
+
+
+async def test_an_alias_set_again_is_charged_once(store: MemoryStore) -> None:
+    slot = kept(store, "a")
+    store.alias(b"1", A, "x", 10)
+    size = slot.size
+    store.alias(b"1", A, "y", 10)
+    assert slot.size == size == await used(store)
+    assert store.by_alias(b"1") == ("y", slot)
+
+
+async def test_rendered_forms_are_charged_and_go_with_the_answer(store: MemoryStore) -> None:
+    slot = kept(store, "a")
+    bare = slot.size
+    store.attach(A, "sse", b"x" * 1000)
+    assert slot.rendered == {"sse": b"x" * 1000}
+    first = slot.size
+    assert bare + 1000 < first < bare + 1500
+    store.attach(A, "sse", b"x" * 400)
+    assert slot.size == first - 600 == await used(store)
+    assert kept(store, "a").rendered == {}
+    assert await used(store) == bare
+
+
+async def test_forms_and_aliases_push_others_out_not_their_own_entry() -> None:
+    small = MemoryStore(20_000, now=Clock())
+    for name in ("a", "b", "c"):
+        kept(small, name)
+    small.attach(A, "sse", b"x" * 18_000)
+    assert small.peek(A) is not None
+    assert small.peek(B) is None
+    assert await used(small) <= 20_000
+    assert (await small.stats()).evicted == 2
+
+
+async def test_what_does_not_fit_beside_its_entry_is_left_out() -> None:
+    small = MemoryStore(10_000, now=Clock())
+    slot = kept(small, "a")
+    size = slot.size
+    small.attach(A, "sse", b"x" * 10_000)
+    small.alias(b"1", A, "payload", 10_000)
+    assert slot.rendered == {}
+    assert small.by_alias(b"1") is None
+    assert slot.size == size == await used(small)
+
+
+async def test_nothing_attaches_to_a_key_that_is_gone(store: MemoryStore) -> None:
+    store.attach(A, "sse", b"x")
+    store.alias(b"1", A, "payload", 10)
+    assert store.by_alias(b"1") is None
+    assert await used(store) == 0
+
+
+async def test_an_entry_larger_than_the_bound_is_not_kept(clock: Clock) -> None:
+    size = make_entry("a").size
+    assert MemoryStore(size, now=clock).keep(make_entry("a")) is None
+    assert MemoryStore(0, now=clock).keep(make_entry("a")) is None
+    assert MemoryStore(2 * size, now=clock).keep(make_entry("a")) is not None
+
+
+async def test_a_slot_that_holds_another_entry_is_a_miss(store: MemoryStore) -> None:
+    """Statement 9, for memory: only a defect could do this, and it must not be served."""
+    kept(store, "a").entry = make_entry("b")
+    assert store.peek(A) is None
+    assert (await store.stats()).corrupt == 1
+    assert await used(store) == 0
+
+
+async def test_time_may_be_given_or_is_asked_for(store: MemoryStore, clock: Clock) -> None:
+    kept(store, "a")
+    assert store.peek(A, START + 3600 - 0.001) is not None
+    clock.time = START + 3600
+    assert store.peek(A) is None
+
+
+def test_the_bytes_charged_are_those_taken() -> None:
+    """Charged are at least the bytes really taken, and less than twice as many."""
+    count = 1000
+    entries = []
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        store = MemoryStore(1 << 30, now=Clock())
+        for n in range(count):
+            entry = make_entry(f"{n}", body=os.urandom(600), user=f"user {n}", upstream_id=f"id {n}", created=START + n)
+            entries.append(entry.key)
+            store.keep(entry)
+            store.attach(entry.key, "sse", os.urandom(700))
+            store.alias(os.urandom(32), entry.key, None, 0)
+        charged = sum(slot.size for key in entries if (slot := store.peek(key, START)) is not None)
+        del entries
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken <= charged < 2 * taken

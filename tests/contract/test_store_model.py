@@ -1,0 +1,137 @@
+"""Random sequences of calls on every store, against the simplest model of one: a dict."""
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from cache.entry import Entry
+from cache.match import Match
+from tests.contract.stores import Clock, Kind, key_of, make_entry
+
+T = TypeVar("T")
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+TENANTS = st.sampled_from(["acme", "acm%", "*", ""])
+USERS = st.sampled_from(["alice", "bob"])
+LABELS = st.frozensets(st.sampled_from(["x", "y", "x_", "?"]), max_size=3)
+
+MATCHES = st.builds(
+    Match,
+    key=st.none() | NAMES.map(key_of),
+    tags=st.none() | LABELS,
+    documents=st.none() | LABELS,
+    tenant=st.none() | TENANTS,
+    user=st.none() | USERS,
+    older_than=st.none() | st.integers(-5, 30).map(lambda seconds: Clock().time + seconds),
+)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self.kind = kind
+        self.clock = Clock()
+        self.held: dict[bytes, Entry] = {}
+        self.runner = asyncio.Runner()
+        self.directory = tempfile.TemporaryDirectory()
+        self.open()
+
+    def do(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(call)
+
+    def open(self) -> None:
+        self.store = self.do(self.kind.open(Path(self.directory.name), 64 * 1024 * 1024, self.clock))
+
+    def teardown(self) -> None:
+        self.do(self.store.aclose())
+        self.runner.close()
+        self.directory.cleanup()
+
+    def matching(self, match: Match) -> list[Entry]:
+        alive = (entry for entry in self.held.values() if entry.keep_until > self.clock())
+        return [entry for entry in alive if match.accepts(entry)]
+
+    @rule(
+        name=NAMES,
+        tenant=TENANTS,
+        user=USERS,
+        tags=LABELS,
+        documents=LABELS,
+        body=st.binary(max_size=40),
+        life=st.integers(0, 10),
+    )
+    def put(
+        self, name: str, tenant: str, user: str, tags: frozenset[str], documents: frozenset[str], body: bytes, life: int
+    ) -> None:
+        now = self.clock()
+        entry = make_entry(
+            name,
+            tenant=tenant,
+            user=user,
+            tags=tuple(tags),
+            documents=tuple(documents),
+            body=body,
+            created=now,
+            expires=now + life,
+            keep_until=now + life,
+        )
+        self.do(self.store.put(entry))
+        self.held[entry.key] = entry
+
+    @rule(name=NAMES)
+    def get(self, name: str) -> None:
+        entry = self.held.get(key_of(name))
+        expected = entry if entry is not None and entry.keep_until > self.clock() else None
+        assert self.do(self.store.get(key_of(name))) == expected
+
+    @rule(match=MATCHES, dry_run=st.booleans())
+    def purge(self, match: Match, dry_run: bool) -> None:
+        expected = self.matching(match)
+        assert self.do(self.store.purge(match, dry_run=dry_run)) == len(expected)
+        if not dry_run:
+            for entry in expected:
+                del self.held[entry.key]
+
+    @rule(match=MATCHES, limit=st.integers(0, 5))
+    def list(self, match: Match, limit: int) -> None:
+        expected = self.matching(match)
+        found = self.do(self.store.entries(match, limit=limit))
+        newest_first = sorted((entry.created for entry in expected), reverse=True)
+        assert [entry.created for entry in found] == newest_first[:limit]
+        assert all(entry in expected for entry in found)
+        assert len({entry.key for entry in found}) == len(found)
+
+    @rule(seconds=st.integers(1, 6))
+    def wait(self, seconds: int) -> None:
+        self.clock.time += seconds
+
+    @rule()
+    def flush(self) -> None:
+        self.do(self.store.flush())
+
+    @precondition(lambda self: self.kind.durable)
+    @rule()
+    def restart(self) -> None:
+        self.do(self.store.aclose())
+        self.open()
+
+    @invariant()
+    def within_its_bound(self) -> None:
+        stats = self.do(self.store.stats())
+        assert 0 <= stats.bytes <= stats.max_bytes
+        assert (stats.corrupt, stats.evicted, stats.dropped) == (0, 0, 0)
+
+
+def test_every_store_behaves_like_a_dict(kind: Kind) -> None:
+    run_state_machine_as_test(
+        lambda: StoreMachine(kind),
+        settings=settings(
+            max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        ),
+    )
