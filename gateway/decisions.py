@@ -41,37 +41,33 @@ class Tier:
 class Decision:
     """One request. Times are wall-clock seconds (`at`) and milliseconds (`ms`, `phases`); money is USD."""
 
-    __slots__ = (
-        *("id", "at", "endpoint", "principal", "api", "model", "backend", "stream", "outcome", "status", "error"),
-        *("tiers", "phases", "ms", "finished", "key", "age", "upstream_id", "stored", "not_stored"),
-        *("served", "consumed", "unserved", "saved", "usd", "usd_saved", "ms_saved"),
-    )
+    # Defaults live on the class: making a decision, on every hit, costs only what it sets.
+    principal: Principal | None = None
+    model = ""
+    backend = ""
+    stream = False
+    outcome: Outcome | None = None
+    status = 0
+    error: str | None = None
+    tiers: tuple[Tier, ...] = ()
+    ms = 0.0
+    finished = False
+    key = b""
+    age: int | None = None
+    upstream_id = ""
+    stored = False
+    not_stored: str | None = None
+    served = consumed = unserved = saved = 0
+    usd: float | None = None
+    usd_saved: float | None = None
+    ms_saved = 0.0
 
     def __init__(self, id: str, at: float, endpoint: str, api: str) -> None:
         self.id = id
         self.at = at
         self.endpoint = endpoint
         self.api = api
-        self.principal: Principal | None = None
-        self.model = ""
-        self.backend = ""
-        self.stream = False
-        self.outcome: Outcome | None = None
-        self.status = 0
-        self.error: str | None = None
-        self.tiers: tuple[Tier, ...] = ()
         self.phases: dict[str, float] = {}
-        self.ms = 0.0
-        self.finished = False
-        self.key: bytes = b""
-        self.age: int | None = None
-        self.upstream_id = ""
-        self.stored = False
-        self.not_stored: str | None = None
-        self.served = self.consumed = self.unserved = self.saved = 0
-        self.usd: float | None = None
-        self.usd_saved: float | None = None
-        self.ms_saved = 0.0
 
     @property
     def tenant(self) -> str:

@@ -12,10 +12,9 @@ one digest. That is only right while nothing else could change the answer, so:
 Bodies of all POST requests are read here, bounded, whichever route they go to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from time import perf_counter
-from typing import Any
 
 from cache.stores.memory import MemoryStore, Slot
 from gateway.asgi import App, Disconnected, Receive, Scope, Send, read_body, send_error
@@ -31,7 +30,7 @@ BEHAVIOUR = DIRECTIVE_HEADERS | {
     *(b"prefer", b"content-encoding", b"x-refrain-on-behalf"),
     *(b"anthropic-version", b"anthropic-beta", b"openai-beta"),
 }
-WATCHED = BEHAVIOUR | {b"authorization", b"x-api-key", b"content-type"}
+WATCHED = BEHAVIOUR | {b"authorization", b"x-api-key", b"content-type", b"content-length"}
 INCOMING = "refrain.incoming"
 HIT: tuple[bytes, bytes] = (b"x-refrain-cache", b"exact")
 
@@ -106,15 +105,18 @@ class Front:
             return
         started = perf_counter()
         snapshot = self._snapshot()
+        seen = Survey(scope["headers"])
         try:
-            body = await read_body(scope, receive, snapshot.config.server.max_body)
+            limit = snapshot.config.server.max_body
+            body = await read_body(receive, limit, declared=seen.length, encoding=seen.encoding)
         except ApiError as error:
             await send_error(send, error, (PRIVATE, (b"x-request-id", new_request_id().encode())))
             return
         except Disconnected:
             return
-        alias = alias_of(scope, body)
-        if alias is not None:
+        alias = None
+        if seen.plain:
+            alias = alias_of(seen, scope["path"], scope["query_string"], body)
             now = self._clock()
             found = self._memory.by_alias(alias, now)
             if found is not None:
@@ -136,13 +138,13 @@ class Front:
         decision.outcome = "exact"
         decision.key = replay.key
         decision.tiers = (Tier("exact", "hit", "byte_identical", ttl),)
-        reuse(decision, slot, now)
+        age = reuse(decision, slot.entry, now)
         took = (perf_counter() - started) * 1000
         decision.phases = {"exact": took}
         headers = [
             *replay.head,
             (b"content-length", b"%d" % len(body)),
-            (b"age", b"%d" % slot.entry.age(now)),
+            (b"age", b"%d" % age),
             (b"cache-status", b"exact; hit; ttl=%d" % ttl),
             (b"server-timing", b"exact;dur=%.2f" % took),
             (b"x-request-id", decision.id.encode()),
@@ -152,25 +154,34 @@ class Front:
         await send({"type": "http.response.body", "body": body})
 
 
-def alias_of(scope: Scope, body: bytes) -> bytes | None:
-    """Digest of everything that makes a request, or None where a header changes behaviour."""
-    authorization = api_key = content_type = b""
-    for name, value in scope["headers"]:
-        if name in WATCHED:
-            if name == b"authorization":
-                authorization += b"\n" + value  # repeated: another digest than once
+class Survey:
+    """What the front looks for in the headers, in one pass. `plain`: none of them changes behaviour."""
+
+    __slots__ = ("api_key", "authorization", "content_type", "encoding", "length", "plain")
+
+    def __init__(self, headers: Iterable[Header]) -> None:
+        self.authorization = self.api_key = self.content_type = self.encoding = self.length = b""
+        self.plain = True
+        for name, value in headers:
+            if name not in WATCHED:
+                continue
+            if name == b"content-length":
+                self.length = value
+            elif name == b"authorization":
+                self.authorization += b"\n" + value  # repeated: another digest than once
             elif name == b"content-type":
-                content_type = value
+                self.content_type = value
             elif name == b"x-api-key":
-                api_key += b"\n" + value
+                self.api_key += b"\n" + value
             else:
-                return None
-    path, query = scope["path"].encode(), scope["query_string"]
-    parts = (authorization, api_key, content_type, path, query)
-    frame = b"%d,%d,%d,%d,%d;" % tuple(map(len, parts))
-    return blake2b(b"".join((frame, *parts, body)), digest_size=32).digest()
+                self.plain = False
+                if name == b"content-encoding":
+                    self.encoding = value
 
 
-def incoming(scope: Scope) -> Any:
-    """What the front has left for a route."""
-    return scope[INCOMING]
+def alias_of(seen: Survey, path: str, query: bytes, body: bytes) -> bytes:
+    """Digest of everything that makes a request whose headers are `plain`."""
+    where = path.encode()
+    a, b, c = seen.authorization, seen.api_key, seen.content_type
+    frame = b"%d,%d,%d,%d,%d;" % (len(a), len(b), len(c), len(where), len(query))
+    return blake2b(b"".join((frame, a, b, c, where, query, body)), digest_size=32).digest()

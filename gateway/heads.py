@@ -1,6 +1,6 @@
 """Response headers: views of the decision, made in one place so that every path says the same."""
 
-from cache.stores.memory import Slot
+from cache.entry import Entry
 from gateway.decisions import Decision, Tier
 
 Header = tuple[bytes, bytes]
@@ -37,16 +37,16 @@ def saved_value(tokens: int, usd: float | None, ms: float) -> bytes:
     return f"tokens={tokens};{money} ms={ms:.0f}".encode()
 
 
-def reuse(d: Decision, slot: Slot, now: float) -> None:
-    """Book a reuse of this slot's answer in the decision."""
-    entry = slot.entry
-    d.age = entry.age(now)
+def reuse(d: Decision, entry: Entry, now: float) -> int:
+    """Book a reuse of this entry's answer in the decision; gives its age in seconds."""
+    d.age = age = entry.age(now)
     d.backend = entry.backend
     d.upstream_id = entry.upstream_id
     d.served = d.saved = entry.usage.total
     d.usd_saved = entry.cost.usd
     d.ms_saved = entry.cost.ms
     d.status = 200
+    return age
 
 
 def _cache_status(tier: Tier) -> str:

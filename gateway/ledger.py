@@ -1,67 +1,98 @@
-"""Sums per tenant since the start: requests by outcome, tokens, USD.
+"""Sums of decisions since the start, by tenant, endpoint and outcome. `/admin/stats` and `/metrics` are views of them.
 
 Kept apart: served (in answers that clients got), consumed (by upstream calls), unserved (consumed, but nobody got
-it), saved (served without an upstream call), billable (what the tenant is to pay for: consumed). For every sum
+it), saved (served without an upstream call), billable (what is to be paid for: consumed). For every sum
 served + unserved = consumed + saved.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from gateway.decisions import Decision
 
-SUMS = ("served", "unserved", "consumed", "billable", "saved")
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper bounds of the buckets in which request times are counted."""
+_MS = tuple(s * 1000 for s in SECONDS)
 
 
-class Account:
-    """The sums of one tenant."""
+class Cell:
+    """Plain numbers: this is written to on every hit. `buckets` has one more than SECONDS, for what is slower."""
 
-    __slots__ = ("requests", "tokens", "usd")
+    __slots__ = (
+        "buckets",
+        "consumed",
+        "ms",
+        "requests",
+        "saved",
+        "served",
+        "unserved",
+        "usd",
+        "usd_saved",
+        "usd_unserved",
+    )
 
     def __init__(self) -> None:
-        self.requests: Counter[str] = Counter()
-        self.tokens: Counter[str] = Counter()
-        self.usd: defaultdict[str, float] = defaultdict(float)
+        self.requests = self.served = self.unserved = self.consumed = self.saved = 0
+        self.ms = self.usd = self.usd_saved = self.usd_unserved = 0.0
+        self.buckets = [0] * (len(SECONDS) + 1)
+
+    def add(self, d: Decision) -> None:
+        self.requests += 1
+        self.ms += d.ms
+        self.buckets[bisect_left(_MS, d.ms)] += 1
+        self.served += d.served
+        self.saved += d.saved
+        self.usd_saved += d.usd_saved or 0.0
+        if d.consumed:
+            self.consumed += d.consumed
+            self.unserved += d.unserved
+            self.usd += d.usd or 0.0
+            if d.unserved:
+                self.usd_unserved += d.usd or 0.0
 
 
 class Ledger:
     def __init__(self) -> None:
-        self._accounts: defaultdict[str, Account] = defaultdict(Account)
+        self._cells: dict[tuple[str, str, str], Cell] = {}
+        self.errors: Counter[tuple[str, str]] = Counter()  # (endpoint, code)
 
     def book(self, d: Decision) -> None:
-        account = self._accounts[d.tenant]
-        account.requests[d.outcome or "error"] += 1
-        if d.saved:
-            account.tokens["served"] += d.served
-            account.tokens["saved"] += d.saved
-            if d.usd_saved:
-                account.usd["served"] += d.usd_saved
-                account.usd["saved"] += d.usd_saved
-        elif d.consumed:
-            tokens, usd = account.tokens, account.usd
-            tokens["served"] += d.served
-            tokens["unserved"] += d.unserved
-            tokens["consumed"] += d.consumed
-            tokens["billable"] += d.consumed
-            if d.usd:
-                usd["unserved" if d.unserved else "served"] += d.usd
-                usd["consumed"] += d.usd
-                usd["billable"] += d.usd
+        key = (d.tenant, d.endpoint, d.outcome or "error")
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = Cell()
+        cell.add(d)
+        if d.error is not None:
+            self.errors[d.endpoint, d.error] += 1
+
+    def cells(self, tenant: str | None = None) -> Iterator[tuple[str, str, Cell]]:
+        """(endpoint, outcome, sums) of one tenant, or of all (None); an endpoint comes once for each tenant."""
+        return ((e, o, cell) for (t, e, o), cell in self._cells.items() if tenant is None or t == tenant)
 
     def stats(self, tenant: str | None = None) -> dict[str, Any]:
-        """Sums of one tenant, or of all (None)."""
-        accounts: Iterable[Account] = self._accounts.values()
-        if tenant is not None:
-            accounts = [self._accounts[tenant]] if tenant in self._accounts else []
-        total = Account()
-        for account in accounts:
-            total.requests += account.requests
-            total.tokens += account.tokens
-            for name, value in account.usd.items():
-                total.usd[name] += value
+        requests: Counter[str] = Counter()
+        total = Cell()
+        for _, outcome, cell in self.cells(tenant):
+            requests[outcome] += cell.requests
+            for name in ("served", "unserved", "consumed", "saved", "usd", "usd_saved", "usd_unserved"):
+                setattr(total, name, getattr(total, name) + getattr(cell, name))
+        t = total
         return {
-            "requests": dict(total.requests),
-            "tokens": {name: total.tokens[name] for name in SUMS},
-            "usd": {name: total.usd.get(name, 0.0) for name in SUMS},
+            "requests": dict(requests),
+            "tokens": {
+                "served": t.served,
+                "unserved": t.unserved,
+                "consumed": t.consumed,
+                "billable": t.consumed,
+                "saved": t.saved,
+            },
+            "usd": {
+                "served": t.usd + t.usd_saved - t.usd_unserved,
+                "unserved": t.usd_unserved,
+                "consumed": t.usd,
+                "billable": t.usd,
+                "saved": t.usd_saved,
+            },
         }

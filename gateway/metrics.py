@@ -1,87 +1,87 @@
-"""Prometheus metrics: a view of decisions and of the store, in a registry of the application's own."""
+"""Prometheus metrics: a view of the ledger, the stores and the backends, made when it is asked for."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cache.stores.base import StoreStats
-from gateway.decisions import Decision
+from gateway.ledger import SECONDS, Cell, Ledger
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series and nobody reads them
-
-SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-
-
-class Metrics:
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "refrain_requests",
-            "Requests by endpoint, answering tier and outcome.",
-            ["endpoint", "tier", "outcome"],
-            registry=self.registry,
-        )
-        self._seconds = Histogram(
-            "refrain_request_seconds",
-            "Time from the request's arrival to the last byte of its answer.",
-            ["endpoint", "outcome"],
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self._tokens = Counter(
-            "refrain_tokens", "Tokens served, consumed upstream, saved.", ["endpoint", "kind"], registry=self.registry
-        )
-        self._usd = Counter("refrain_usd", "USD spent upstream, saved.", ["endpoint", "kind"], registry=self.registry)
-        self._errors = Counter(
-            "refrain_errors", "Requests that ended in an error.", ["endpoint", "code"], registry=self.registry
-        )
-        # labels() costs more than the rest of a hit's accounting together, so its results are kept.
-        self._children: dict[tuple[str, str | None], tuple[Counter, Histogram]] = {}
-
-    def observe(self, d: Decision) -> None:
-        children = self._children.get((d.endpoint, d.outcome))
-        if children is None:
-            outcome = d.outcome or "error"
-            tier = {"exact": "exact", "stale": "exact", "semantic": "semantic"}.get(outcome, "none")
-            children = (self._requests.labels(d.endpoint, tier, outcome), self._seconds.labels(d.endpoint, outcome))
-            self._children[d.endpoint, d.outcome] = children
-        children[0].inc()
-        children[1].observe(d.ms / 1000)
-        if d.error is not None:
-            self._errors.labels(d.endpoint, d.error).inc()
-        if d.saved:
-            self._tokens.labels(d.endpoint, "saved").inc(d.saved)
-            self._usd.labels(d.endpoint, "saved").inc(d.usd_saved or 0.0)
-        elif d.consumed:
-            self._tokens.labels(d.endpoint, "consumed").inc(d.consumed)
-            self._usd.labels(d.endpoint, "consumed").inc(d.usd or 0.0)
-        if d.served:
-            self._tokens.labels(d.endpoint, "served").inc(d.served)
-
-    def render(self, stores: dict[str, StoreStats], backends: dict[str, bool]) -> bytes:
-        """The exposition text; `stores` and `backends` are the gauges of this moment."""
-        moment = CollectorRegistry()
-        moment.register(_Moment(stores, backends))
-        return generate_latest(self.registry) + generate_latest(moment)
+TIERS = {"exact": "exact", "stale": "exact", "semantic": "semantic"}
+"""The tier that answered, by outcome; the others were answered by a backend, or not at all."""
 
 
-class _Moment(Collector):
-    def __init__(self, stores: dict[str, StoreStats], backends: dict[str, bool]) -> None:
+def render(ledger: Ledger, stores: Mapping[str, StoreStats], ready: Mapping[str, bool]) -> bytes:
+    """The exposition text; `ready` says of each backend whether it can answer."""
+    registry = CollectorRegistry()
+    registry.register(_View(ledger, stores, ready))
+    return generate_latest(registry)
+
+
+class _View(Collector):
+    def __init__(self, ledger: Ledger, stores: Mapping[str, StoreStats], ready: Mapping[str, bool]) -> None:
+        self._ledger = ledger
         self._stores = stores
-        self._backends = backends
+        self._ready = ready
 
-    def collect(self) -> Iterable[Metric]:
-        def gauge(name: str, text: str, label: str, values: dict[str, float]) -> GaugeMetricFamily:
-            family = GaugeMetricFamily(name, text, labels=[label])
-            for key, value in values.items():
-                family.add_metric([key], value)
-            return family
-
+    def collect(self) -> Iterator[Metric]:
+        yield from self._requests()
+        yield from self._sums()
+        errors = CounterMetricFamily("refrain_errors", "Requests that ended in an error.", labels=["endpoint", "code"])
+        for labels, count in self._ledger.errors.items():
+            errors.add_metric(labels, count)
+        yield errors
         stores = self._stores
-        yield gauge("refrain_entries", "Entries kept.", "store", {n: s.entries for n, s in stores.items()})
-        yield gauge("refrain_store_bytes", "Bytes kept.", "store", {n: s.bytes for n, s in stores.items()})
-        yield gauge("refrain_store_evicted", "Evicted since start.", "store", {n: s.evicted for n, s in stores.items()})
-        yield gauge("refrain_store_healthy", "1 if it answers.", "store", {n: s.healthy for n, s in stores.items()})
-        yield gauge("refrain_backend_ready", "1 if it can answer.", "backend", dict(self._backends))
+        yield _gauge("refrain_entries", "Entries kept.", "store", {n: s.entries for n, s in stores.items()})
+        yield _gauge("refrain_store_bytes", "Bytes kept.", "store", {n: s.bytes for n, s in stores.items()})
+        yield _gauge("refrain_store_healthy", "1 if it answers.", "store", {n: s.healthy for n, s in stores.items()})
+        yield _gauge("refrain_backend_ready", "1 if it can answer.", "backend", self._ready)
+        evicted = CounterMetricFamily("refrain_evictions", "Entries that made room for others.", labels=["store"])
+        for name, stats in stores.items():
+            evicted.add_metric([name], stats.evicted)
+        yield evicted
+
+    def _requests(self) -> Iterator[Metric]:
+        labels = ["endpoint", "tier", "outcome"]
+        requests = CounterMetricFamily(
+            "refrain_requests", "Requests by endpoint, answering tier, outcome.", labels=labels
+        )
+        text = "Time from a request's arrival to its last byte."
+        seconds = HistogramMetricFamily("refrain_request_seconds", text, labels=["endpoint", "outcome"])
+        grouped: defaultdict[tuple[str, str], list[Cell]] = defaultdict(list)
+        for endpoint, outcome, cell in self._ledger.cells():
+            grouped[endpoint, outcome].append(cell)
+        for (endpoint, outcome), cells in grouped.items():
+            requests.add_metric([endpoint, TIERS.get(outcome, "none"), outcome], sum(c.requests for c in cells))
+            counts = accumulate(sum(bucket) for bucket in zip(*(c.buckets for c in cells), strict=True))
+            bounds = [*map(str, SECONDS), "+Inf"]
+            total = sum(c.ms for c in cells) / 1000
+            seconds.add_metric([endpoint, outcome], list(zip(bounds, counts, strict=True)), total)
+        yield requests
+        yield seconds
+
+    def _sums(self) -> Iterator[Metric]:
+        tokens = CounterMetricFamily("refrain_tokens", "Tokens by where they went.", labels=["endpoint", "kind"])
+        usd = CounterMetricFamily("refrain_usd", "USD by where they went.", labels=["endpoint", "kind"])
+        sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+        money: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for endpoint, _, cell in self._ledger.cells():
+            for kind in ("served", "unserved", "consumed", "saved"):
+                sums[endpoint, kind] += getattr(cell, kind)
+            money[endpoint, "consumed"] += cell.usd
+            money[endpoint, "saved"] += cell.usd_saved
+        for family, values in ((tokens, sums), (usd, money)):
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            yield family
+
+
+def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

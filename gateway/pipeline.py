@@ -112,7 +112,7 @@ class Pipeline:
             return False
         d.outcome = "stale" if verdict.stale else "exact"
         visit.tier("exact", "hit", ttl=int(verdict.ttl))
-        reuse(d, slot, now)
+        reuse(d, slot.entry, now)
         body = self._wire(ask, slot)
         if not verdict.stale:
             self._learn(visit, ask, slot)

@@ -1,17 +1,15 @@
-"""Where finished decisions go: the ring, the ledger, the metrics. Each goes there once, whoever ends it first."""
+"""Where finished decisions go: the ring and the ledger. Each goes there once, whoever ends it first."""
 
 from time import perf_counter
 
 from gateway.decisions import Decision, Ring
 from gateway.ledger import Ledger
-from gateway.metrics import Metrics
 
 
 class Recorder:
     def __init__(self, ring: int) -> None:
         self.ring = Ring(ring)
         self.ledger = Ledger()
-        self.metrics = Metrics()
 
     def finish(self, decision: Decision, started: float) -> None:
         """`started` is the perf_counter() at which the request arrived."""
@@ -21,4 +19,3 @@ class Recorder:
         decision.ms = (perf_counter() - started) * 1000
         self.ring.add(decision)
         self.ledger.book(decision)
-        self.metrics.observe(decision)

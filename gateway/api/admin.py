@@ -16,6 +16,7 @@ from gateway.auth import Principal
 from gateway.config.units import parse_duration
 from gateway.errors import ApiError, bad_request, shorten
 from gateway.front import INCOMING
+from gateway.metrics import render
 from gateway.strict_json import parse_object
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ async def metrics(gateway: "Gateway", request: Request) -> Response:
     if not principal.is_admin:
         raise _forbidden()
     ready = {name: state == "ready" for name, state in gateway.backends().items()}
-    text = gateway.recorder.metrics.render(await gateway.cache.stats(), ready)
+    text = render(gateway.recorder.ledger, await gateway.cache.stats(), ready)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
