@@ -4,8 +4,9 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from urllib.parse import urlsplit
 
-from gateway.config import Auth, Role
+from gateway.config import Auth, Role, is_loopback
 from gateway.errors import ApiError
 
 MAX_TOKEN = 8 * 1024
@@ -45,6 +46,7 @@ class Authenticator:
         if token is not None and (found := self._find(token)) is not None:
             return found
         if not self.required:
+            _check_local(headers)
             return OPEN
         if token is None:
             raise _refused("No API key given: send it as `Authorization: Bearer KEY`.", "missing_api_key")
@@ -55,6 +57,25 @@ class Authenticator:
         digest = sha256(token).digest()
         known = self.keys.get(digest)
         return known[1] if known is not None and hmac.compare_digest(known[0], digest) else None
+
+
+def _check_local(headers: Mapping[bytes, bytes]) -> None:
+    """Where no key is needed, being on this machine is the credential, and a browser lends it to every page: one can
+    post here (Origin tells), or give its own name this address (Host tells). Raises ApiError 403."""
+    host = b"//" + headers.get(b"host", b"localhost")
+    origin = headers.get(b"origin", b"http://localhost")
+    if _foreign(host) or _foreign(origin):
+        text = "Without keys this gateway answers only requests from this machine. Set auth.keys to serve others."
+        raise ApiError(403, text, code="not_local")
+
+
+def _foreign(url: bytes) -> bool:
+    """Can this host be somebody else's? A name of the public DNS has a dot; `localhost` and container names have not."""
+    try:
+        name = urlsplit(url.decode("latin-1")).hostname
+    except ValueError:
+        return True
+    return not name or (("." in name or ":" in name) and not is_loopback(name))
 
 
 def _token(authorization: bytes | None, api_key: bytes | None, *, strict: bool) -> bytes | None:

@@ -9,7 +9,8 @@ Header = tuple[bytes, bytes]
 PRIVATE: Header = (b"cache-control", b"private, no-store")
 JSON: Header = (b"content-type", b"application/json")
 SSE: Header = (b"content-type", b"text/event-stream; charset=utf-8")
-FORWARD = {"miss": "miss", "expired": "stale", "older_than_asked": "stale", "skipped": "bypass"}
+FORWARD_WHY = {"expired": "stale", "older_than_asked": "request", "no_cache": "request"}
+FORWARD = {"miss": "miss", "skipped": "bypass"}
 
 
 def decision_headers(d: Decision) -> list[Header]:
@@ -53,4 +54,4 @@ def _cache_status(tier: Tier) -> str:
     """One member of Cache-Status (RFC 9211)."""
     if tier.result == "hit":
         return f"{tier.name}; hit" + ("" if tier.ttl is None else f"; ttl={tier.ttl}")
-    return f"{tier.name}; fwd={FORWARD.get(tier.why or tier.result, tier.result)}"
+    return f"{tier.name}; fwd={FORWARD_WHY.get(tier.why or '') or FORWARD[tier.result]}"
