@@ -48,6 +48,7 @@ class Gateway:
     async def apply(self, config: Config) -> None:
         """Put a configuration in force, atomically: a request sees the old one or the new one, never both."""
         backends: Mapping[str, Backend] = await self._fleet.apply(config)
+        self.recorder.ring.resize(config.decisions.ring)
         self._generation += 1
         self._snapshot = Snapshot.of(config, self._generation, backends)
 

@@ -70,7 +70,7 @@ def _check_local(headers: Mapping[bytes, bytes]) -> None:
 
 
 def _foreign(url: bytes) -> bool:
-    """Can this host be somebody else's? A name of the public DNS has a dot; `localhost` and container names have not."""
+    """Can this host be somebody else's? Names of the public DNS have a dot; `localhost` and container names do not."""
     try:
         name = urlsplit(url.decode("latin-1")).hostname
     except ValueError:

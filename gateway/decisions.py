@@ -116,6 +116,11 @@ class Ring:
         self._kept: deque[Decision] = deque(maxlen=length)
         self.add = self._kept.append
 
+    def resize(self, length: int) -> None:
+        """Keep the latest `length` from now on."""
+        self._kept = deque(self._kept, maxlen=length)
+        self.add = self._kept.append
+
     def __iter__(self) -> Iterator[Decision]:
         return reversed(self._kept)
 

@@ -22,20 +22,21 @@ class Fleet:
     async def apply(self, config: Config) -> Mapping[str, Backend]:
         """Start what is new or changed, retire what is gone; gives the backends by name."""
         wanted = {name: config.backends[name] for name in used_backends(config)}
+        kept = {name: known for name, known in self._running.items() if wanted.get(name) == known[0]}
         fresh: dict[str, tuple[BackendConfig, Managed]] = {}
-        for name, settings in wanted.items():
-            known = self._running.get(name)
-            if known is not None and known[0] == settings:
-                fresh[name] = known
-            else:
-                fresh[name] = (settings, Managed(build(name, settings)))
+        try:
+            for name in wanted.keys() - kept.keys():
+                fresh[name] = (wanted[name], Managed(build(name, wanted[name])))
                 await fresh[name][1].start()
-        kept = {id(managed) for _, managed in fresh.values()}
-        for _, managed in self._running.values():
-            if id(managed) not in kept:
+        except BaseException:
+            # The running configuration stays, so whatever was begun for the new one goes.
+            await asyncio.gather(*(managed.aclose() for _, managed in fresh.values()))
+            raise
+        for name, (_, managed) in self._running.items():
+            if name not in kept:
                 self._retire(managed)
-        self._running = fresh
-        return {name: managed for name, (_, managed) in fresh.items()}
+        self._running = kept | fresh
+        return {name: managed for name, (_, managed) in self._running.items()}
 
     async def aclose(self) -> None:
         for task in self._closing:
