@@ -93,7 +93,7 @@ def create_app(
             await gateway.stop()
 
     # No OpenAPI pages: they would describe the gateway to whoever asks.
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.gateway = gateway
     routes.install(app, gateway)
     return Front(app, gateway.cache.front, gateway.recorder, gateway.snapshot, clock)

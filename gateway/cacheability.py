@@ -56,8 +56,12 @@ def well_formed(api: Api, answer: Mapping[str, Any]) -> bool:
 
 
 def asked_choices(body: Mapping[str, Any]) -> int:
+    """How many choices a complete answer has: `n` for each prompt, and legacy completions take several prompts."""
     n = body.get("n")
-    return n if type(n) is int and n > 0 else 1
+    prompt = body.get("prompt")
+    # A list of numbers is one prompt, already in tokens.
+    prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+    return prompts * (n if type(n) is int and n > 0 else 1)
 
 
 def _deterministic(body: Mapping[str, Any]) -> bool:

@@ -42,7 +42,7 @@ class _Fill:
 
     async def run(self) -> Slot | None:
         ask, visit = self._ask, self._visit
-        reply = await send(ask.backend, ask.call(stream=ask.endpoint.config.mode == "stream"))
+        reply = await send(ask.backend, ask.call(stream=ask.endpoint.config.mode == "stream"), ask.model)
         try:
             visit.phase("first_byte", self._begun)
             visit.decision.upstream_id = upstream_id(reply)

@@ -27,6 +27,9 @@ Api = Literal["chat", "completions"]
 KEY_VERSION = b"1"
 """Part of every key: raise it when the canonical form changes."""
 
+WHOLE = 10**32
+"""Whole numbers below this are written as such in the canonical form, larger ones with an exponent."""
+
 NOT_IN_KEY = frozenset(
     {
         *("stream", "stream_options", "user", "safety_identifier", "metadata", "store", "service_tier"),
@@ -136,6 +139,8 @@ def _exact(value: Any) -> Any:
         return [_exact(v) for v in value]
     if isinstance(value, Decimal):
         return _number(value)
+    if type(value) is int and not -WHOLE < value < WHOLE:
+        return _number(Decimal(value))
     return value
 
 
@@ -148,4 +153,4 @@ def _number(value: Decimal) -> Decimal | int:
         return 0
     number = Decimal((sign, tuple(map(int, significant)), exponent))
     # Whole numbers become int, so that 1.0 and 1e2 meet 1 and 100; the bound keeps 1e308 from growing digits.
-    return int(number) if 0 <= exponent <= 32 else number
+    return int(number) if exponent >= 0 and -WHOLE < number < WHOLE else number

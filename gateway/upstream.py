@@ -2,7 +2,7 @@
 
 An upstream's error text may repeat what it was sent: the provider's key, an internal URL. So the text of an error
 that is not the client's to mend (401, 403, 5xx, redirects) stays here, and in the text of one that is, everything
-that looks like a credential is masked.
+that looks like a credential or an address is masked.
 """
 
 import re
@@ -29,14 +29,17 @@ from gateway.wire.sse import DONE, EventParser, EventTooLarge
 # Statuses whose cause is in the request: their messages tell the client what to change.
 CLIENTS_FAULT = frozenset({400, 404, 409, 413, 415, 422, 429})
 PASSED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
-_SECRET = re.compile(r"(?i)\b(bearer\s+\S+|(?:sk|rf|pk|key|xai|gsk)-[\w*.-]{6,})|https?://\S+")
+_ADDRESS = re.compile(r"(?i)\bbearer\s+\S+|\b[a-z][a-z0-9+.-]*://\S+")
+# Keys, tokens and ids are long words that mix letters and digits; what a client needs to read hardly ever is.
+_KEYLIKE = re.compile(r"(?=[\w*+/=.-]*\d)(?=[\w*+/=.-]*[A-Za-z])[\w*+/=.-]{12,}")
 
 Json = dict[str, Any]
 Event = tuple[bytes, Json | None]
 
 
-async def send(backend: Backend, call: Call) -> Reply:
-    """A reply of status 200. Raises ApiError for every other status and for every failure before it."""
+async def send(backend: Backend, call: Call, model: str) -> Reply:
+    """A reply of status 200. Raises ApiError for every other status and for every failure before it; `model` is what
+    was asked for, and may be named in the error's text."""
     try:
         reply = await backend.send(call)
     except BackendError as error:
@@ -44,7 +47,7 @@ async def send(backend: Backend, call: Call) -> Reply:
     if reply.status == 200:
         return reply
     try:
-        raise _refusal(backend.name, reply, await reply.read())
+        raise _refusal(backend.name, reply, await reply.read(), model)
     except BackendError as error:
         raise failure(error) from error
     finally:
@@ -133,7 +136,7 @@ def stream_error(parsed: Json) -> ApiError:
     return _from_envelope(502, parsed.get("error"), "The backend reported an error in the middle of its answer.")
 
 
-def _refusal(name: str, reply: Reply, raw: bytes) -> ApiError:
+def _refusal(name: str, reply: Reply, raw: bytes, model: str) -> ApiError:
     status = reply.status
     headers = {h: reply.headers[h] for h in PASSED_HEADERS if h in reply.headers}
     if status in (401, 403):
@@ -146,20 +149,26 @@ def _refusal(name: str, reply: Reply, raw: bytes) -> ApiError:
         envelope = msgspec.json.decode(raw).get("error")
     except (msgspec.DecodeError, AttributeError, RecursionError, UnicodeDecodeError):
         envelope = None
-    error = _from_envelope(status, envelope, f"Backend '{name}' refused the request ({status}).")
+    error = _from_envelope(status, envelope, f"Backend '{name}' refused the request ({status}).", model)
     error.headers.update(headers)
     return error
 
 
-def _from_envelope(status: int, envelope: Any, otherwise: str) -> ApiError:
+def _from_envelope(status: int, envelope: Any, otherwise: str, model: str = "") -> ApiError:
     if not isinstance(envelope, dict):
         return ApiError(status, otherwise, code="backend_error")
 
     def text(name: str) -> str | None:
         value = envelope.get(name)
-        return _SECRET.sub("***", value)[:2000] if isinstance(value, str) else None
+        return mask(value[:2000], model) if isinstance(value, str) else None
 
     return ApiError(status, text("message") or otherwise, code=text("code"), param=text("param"), type=text("type"))
+
+
+def mask(text: str, model: str) -> str:
+    """The text without what looks like a credential or an address; the model's own name may stay."""
+    text = _ADDRESS.sub("***", text)
+    return _KEYLIKE.sub(lambda found: found[0] if found[0].strip(".") == model else "***", text)
 
 
 def broken(text: str) -> ApiError:
