@@ -69,12 +69,12 @@ class Supervisor:
         """Start the engine; does not wait until it is ready. Raises OSError where no process can be started."""
         # A short path: the address of a Unix socket has room for about 100 bytes. mkdtemp makes it ours alone (0700).
         self._folder = Path(tempfile.mkdtemp(prefix="refrain-"))
-        self._set("starting", "starting")
         try:
             process = await self._spawn()
         except BaseException:
             self._remove_folder()
             raise
+        self._set("starting", "starting")
         self._task = asyncio.create_task(self._watch(process))
 
     async def wait_ready(self, seconds: float) -> bool:

@@ -26,13 +26,14 @@ class ExactCache:
         self._max_entry = max_entry
         self._purges: deque[tuple[int, Match]] = deque(maxlen=REMEMBERED_PURGES)
         self._count = 0
+        self._under_way: set[int] = set()
 
     async def open(self, url: str, *, max_bytes: int, now: Callable[[], float]) -> None:
         """Put the store that `url` names behind the front. Raises StoreError."""
         self._store = await open_store(url, max_bytes=max_bytes, max_entry=self._max_entry, now=now)
 
     def mark(self) -> int:
-        """A point in the order of purges."""
+        """A point in the order of purges: an answer whose making begins here is not touched by earlier ones."""
         return self._count
 
     async def get(self, key: bytes) -> Slot | None:
@@ -40,7 +41,8 @@ class ExactCache:
         slot = self.front.peek(key)
         if slot is not None or self._store is None:
             return slot
-        mark = self.mark()
+        # What is read now may be what a purge under way has not reached yet.
+        mark = min(self._under_way, default=self._count + 1) - 1
         try:
             entry = await self._store.get(key)
         except StoreUnavailable:
@@ -67,9 +69,17 @@ class ExactCache:
     async def purge(self, match: Match, *, dry_run: bool = False) -> int:
         """Remove what matches from both layers and from answers still being made. Raises StoreUnavailable when the
         store could not do it: the front is clean by then, but the answers may come back from the store."""
-        if not dry_run:
-            self._count += 1
-            self._purges.append((self._count, match))
+        if dry_run:
+            return await self._purge_layers(match, dry_run=True)
+        self._count = number = self._count + 1
+        self._purges.append((number, match))
+        self._under_way.add(number)
+        try:
+            return await self._purge_layers(match, dry_run=False)
+        finally:
+            self._under_way.discard(number)
+
+    async def _purge_layers(self, match: Match, *, dry_run: bool) -> int:
         in_front = await self.front.purge(match, dry_run=dry_run)
         if self._store is None:
             return in_front

@@ -40,18 +40,14 @@ async def read_body(receive: Receive, limit: int, *, declared: bytes = b"", enco
         # Inflating what a client sends is how small requests become large ones.
         text = "Compressed request bodies are not accepted: send it without Content-Encoding."
         raise ApiError(415, text, code="unsupported_content_encoding")
-    message = await receive()
+    message = await _next(receive)
     body: bytes = message.get("body", b"")
     if message.get("more_body"):
         pieces, size = [body], len(body)
         while message.get("more_body"):
             if size > limit:
                 raise _too_large(limit)
-            try:
-                message = await asyncio.wait_for(receive(), BODY_TIMEOUT)
-            except TimeoutError:
-                text = "The request's body did not arrive in time."
-                raise ApiError(408, text, code="request_timeout", headers={"x-should-retry": "false"}) from None
+            message = await _next(receive)
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
         body = b"".join(pieces)
@@ -60,6 +56,15 @@ async def read_body(receive: Receive, limit: int, *, declared: bytes = b"", enco
     if len(body) > limit:
         raise _too_large(limit)
     return body
+
+
+async def _next(receive: Receive) -> Message:
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            return await receive()
+    except TimeoutError:
+        text = "The request's body did not arrive in time."
+        raise ApiError(408, text, code="request_timeout", headers={"x-should-retry": "false"}) from None
 
 
 def _too_large(limit: int) -> ApiError:

@@ -22,7 +22,8 @@ def request_reason(body: Mapping[str, Any], *, sampled: Literal["reuse", "bypass
         return "stateful"
     if body.get(HOSTED_TOOLS_PARAM) is not None or _hosted_tool(body.get("tools")):
         return "hosted_tool"
-    if body.get("audio") is not None or "audio" in (body.get("modalities") or ()):
+    modalities = body.get("modalities")
+    if body.get("audio") is not None or (isinstance(modalities, list) and "audio" in modalities):
         return "audio"
     if sampled == "bypass" and not _deterministic(body):
         return "sampled"
@@ -39,8 +40,9 @@ def answer_reason(api: Api, answer: Mapping[str, Any], *, asked: int) -> str | N
     if len(choices) != asked:
         return "choices_missing"
     for choice in choices:
-        if choice.get("finish_reason") not in STORABLE_ENDS:
-            return f"finish_reason_{choice.get('finish_reason') or 'missing'}"[:48]
+        end = choice.get("finish_reason")
+        if not isinstance(end, str) or end not in STORABLE_ENDS:
+            return f"finish_reason_{end if isinstance(end, str) else 'missing'}"[:48]
         if _empty(api, choice):
             return "empty"
     return None
@@ -51,8 +53,15 @@ def well_formed(api: Api, answer: Mapping[str, Any]) -> bool:
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices or not all(isinstance(c, dict) for c in choices):
         return False
-    inner: tuple[str, type] = ("message", dict) if api == "chat" else ("text", str)
-    return all(isinstance(c.get(inner[0]), inner[1]) and type(c.get("index")) is int for c in choices)
+    if not all(type(c.get("index")) is int for c in choices) or len({c["index"] for c in choices}) < len(choices):
+        return False
+    if api == "completions":
+        return all(isinstance(c.get("text"), str) for c in choices)
+    return all(isinstance(c.get("message"), dict) and _objects(c["message"].get("tool_calls")) for c in choices)
+
+
+def _objects(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(item, dict) for item in value))
 
 
 def asked_choices(body: Mapping[str, Any]) -> int:

@@ -60,7 +60,7 @@ def read_directives(headers: Mapping[bytes, bytes], cache: Any) -> Directives:
     )
 
 
-_DIRECTIVE = re.compile(r'\s*([!#$%&\'*+.^_`|~0-9A-Za-z-]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^",\s]*))?\s*(?:,|$)')
+_DIRECTIVE = re.compile(r'[\s,]*([!#$%&\'*+.^_`|~0-9A-Za-z-]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^",\s]*))?\s*(?:,|$)')
 
 
 def _cache_control(text: str) -> Directives:

@@ -11,13 +11,16 @@ from gateway.config import Config
 from gateway.config import LocalBackend as LocalConfig
 from gateway.config import RemoteBackend as RemoteConfig
 
+RETIRE_AFTER = 1.0
+"""Seconds after which a backend that a reload has replaced is closed, or later: when its last call has ended."""
+
 BackendConfig = LocalConfig | RemoteConfig
 
 
 class Fleet:
     def __init__(self) -> None:
         self._running: dict[str, tuple[BackendConfig, Managed]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._retired: dict[Managed, asyncio.Task[None]] = {}
 
     async def apply(self, config: Config) -> Mapping[str, Backend]:
         """Start what is new or changed, retire what is gone; gives the backends by name."""
@@ -39,15 +42,21 @@ class Fleet:
         return {name: managed for name, (_, managed) in self._running.items()}
 
     async def aclose(self) -> None:
-        for task in self._closing:
+        for task in self._retired.values():
             task.cancel()
-        await asyncio.gather(*self._closing, return_exceptions=True)
-        await asyncio.gather(*(managed.aclose() for _, managed in self._running.values()))
+        await asyncio.gather(*self._retired.values(), return_exceptions=True)
+        running = [managed for _, managed in self._running.values()]
+        await asyncio.gather(*(managed.aclose() for managed in [*running, *self._retired]))
 
     def _retire(self, managed: "Managed") -> None:
-        task = asyncio.create_task(managed.close_when_idle())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._retired[managed] = asyncio.create_task(self._close_when_idle(managed))
+
+    async def _close_when_idle(self, managed: "Managed") -> None:
+        # A request that took the old snapshot may be about to call: parsing and the store come between.
+        await asyncio.sleep(RETIRE_AFTER)
+        await managed.idle()
+        await managed.aclose()
+        del self._retired[managed]
 
 
 def used_backends(config: Config) -> Iterable[str]:
@@ -112,11 +121,9 @@ class Managed:
     def detail(self) -> str:
         return self._backend.detail
 
-    async def close_when_idle(self) -> None:
-        try:
-            await self._idle.wait()
-        finally:
-            await self._backend.aclose()
+    async def idle(self) -> None:
+        """Return when no call is on it."""
+        await self._idle.wait()
 
     async def aclose(self) -> None:
         await self._backend.aclose()

@@ -29,8 +29,9 @@ from gateway.snapshot import Snapshot
 BEHAVIOUR = DIRECTIVE_HEADERS | {
     *(b"prefer", b"content-encoding", b"x-refrain-on-behalf"),
     *(b"anthropic-version", b"anthropic-beta", b"openai-beta"),
+    b"origin",  # a browser's page asks: gateway.auth has its say first
 }
-WATCHED = BEHAVIOUR | {b"authorization", b"x-api-key", b"content-type", b"content-length"}
+WATCHED = BEHAVIOUR | {b"authorization", b"x-api-key", b"host", b"content-type", b"content-length"}
 INCOMING = "refrain.incoming"
 HIT: tuple[bytes, bytes] = (b"x-refrain-cache", b"exact")
 
@@ -157,10 +158,10 @@ class Front:
 class Survey:
     """What the front looks for in the headers, in one pass. `plain`: none of them changes behaviour."""
 
-    __slots__ = ("api_key", "authorization", "content_type", "encoding", "length", "plain")
+    __slots__ = ("api_key", "authorization", "content_type", "encoding", "host", "length", "plain")
 
     def __init__(self, headers: Iterable[Header]) -> None:
-        self.authorization = self.api_key = self.content_type = self.encoding = self.length = b""
+        self.authorization = self.api_key = self.host = self.content_type = self.encoding = self.length = b""
         self.plain = True
         for name, value in headers:
             if name not in WATCHED:
@@ -169,6 +170,8 @@ class Survey:
                 self.length = value
             elif name == b"authorization":
                 self.authorization += b"\n" + value  # repeated: another digest than once
+            elif name == b"host":
+                self.host = value
             elif name == b"content-type":
                 self.content_type = value
             elif name == b"x-api-key":
@@ -182,6 +185,6 @@ class Survey:
 def alias_of(seen: Survey, path: str, query: bytes, body: bytes) -> bytes:
     """Digest of everything that makes a request whose headers are `plain`."""
     where = path.encode()
-    a, b, c = seen.authorization, seen.api_key, seen.content_type
-    frame = b"%d,%d,%d,%d,%d;" % (len(a), len(b), len(c), len(where), len(query))
-    return blake2b(b"".join((frame, a, b, c, where, query, body)), digest_size=32).digest()
+    a, b, c, d = seen.authorization, seen.api_key, seen.host, seen.content_type
+    frame = b"%d,%d,%d,%d,%d,%d;" % (len(a), len(b), len(c), len(d), len(where), len(query))
+    return blake2b(b"".join((frame, a, b, c, d, where, query, body)), digest_size=32).digest()

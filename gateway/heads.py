@@ -27,7 +27,7 @@ def decision_headers(d: Decision) -> list[Header]:
         headers.append((b"server-timing", timing.encode()))
     if d.upstream_id:
         headers.append((b"x-refrain-upstream-id", d.upstream_id.encode("latin-1", "replace")))
-    if d.saved:
+    if d.age is not None:
         headers.append((b"x-refrain-saved", saved_value(d.saved, d.usd_saved, d.ms_saved)))
     return headers
 

@@ -14,6 +14,7 @@ from gateway.decisions import Decision
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds of the buckets in which request times are counted."""
+MAX_CODES = 500
 _MS = tuple(s * 1000 for s in SECONDS)
 
 
@@ -45,7 +46,7 @@ class Cell:
         self.served += d.served
         self.saved += d.saved
         self.usd_saved += d.usd_saved or 0.0
-        if d.consumed:
+        if d.age is None:  # no reuse
             self.consumed += d.consumed
             self.unserved += d.unserved
             self.usd += d.usd or 0.0
@@ -65,7 +66,9 @@ class Ledger:
             cell = self._cells[key] = Cell()
         cell.add(d)
         if d.error is not None:
-            self.errors[d.endpoint, d.error] += 1
+            # A code may be an upstream's word, and there is no end to those.
+            known = (d.endpoint, d.error) in self.errors or len(self.errors) < MAX_CODES
+            self.errors[d.endpoint, d.error if known else "other"] += 1
 
     def cells(self, tenant: str | None = None) -> Iterator[tuple[str, str, Cell]]:
         """(endpoint, outcome, sums) of one tenant, or of all (None); an endpoint comes once for each tenant."""

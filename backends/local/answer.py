@@ -18,12 +18,7 @@ from backends.local.metrics import Metrics
 from backends.local.replies import Form, Head
 from backends.local.work import ChoiceEnd, Event, Failed, FinishReason, Piece, Usage
 
-
-def failure(event: Failed) -> RequestError:
-    """What a client is told about an answer that came to no end."""
-    if event.cancelled:
-        return RequestError("The engine is stopping.", status=503, type="server_error", code="engine_stopping")
-    return RequestError("The model failed on this request.", status=500, type="server_error", code="engine_failed")
+CLIENT_LEFT = 499
 
 
 def error_response(error: RequestError, metrics: Metrics, request_id: str) -> Response:
@@ -59,14 +54,13 @@ class Answer:
         self._stream = stream
         self._include_usage = include_usage
         self._metrics = metrics
+        self._left = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         leaving = asyncio.create_task(self._watch(receive))
         try:
             first = await self._events.get()
-            if isinstance(first, Failed):
-                await error_response(failure(first), self._metrics, self._head.id)(scope, receive, send)
-            elif self._stream:
+            if self._stream and not isinstance(first, Failed):
                 await self._send_stream(first, send)
             else:
                 response = await self._whole(first)
@@ -80,7 +74,16 @@ class Answer:
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+        self._left = True
         self._cancel()
+
+    def _failure(self, event: Failed) -> RequestError:
+        """What the client is told about an answer that came to no end."""
+        if self._left:  # nobody reads it; for the metrics
+            return RequestError("The client left.", status=CLIENT_LEFT)
+        if event.cancelled:
+            return RequestError("The engine is stopping.", status=503, type="server_error", code="engine_stopping")
+        return RequestError("The model failed on this request.", status=500, type="server_error", code="engine_failed")
 
     async def _whole(self, event: Event) -> Response:
         texts: dict[int, list[str]] = {}
@@ -95,7 +98,7 @@ class Answer:
                     self._count(event)
                     return _json(self._form.whole(self._head, choices, event), 200, {"x-request-id": self._head.id})
                 case Failed():
-                    return error_response(failure(event), self._metrics, self._head.id)
+                    return error_response(self._failure(event), self._metrics, self._head.id)
             event = await self._events.get()
 
     async def _send_stream(self, event: Event, send: Send) -> None:
@@ -132,8 +135,8 @@ class Answer:
                 usage = [msgspec.json.encode(form.usage(head, event))] if self._include_usage else []
                 return [*usage, b"[DONE]"]
             case Failed():
-                self._metrics.requests.labels("200").inc()  # the status that the client has seen
-                return [msgspec.json.encode(failure(event).envelope())]
+                self._metrics.requests.labels(str(CLIENT_LEFT if self._left else 200)).inc()
+                return [msgspec.json.encode(self._failure(event).envelope())]
         if self._include_usage:
             chunks = [chunk | {"usage": None} for chunk in chunks]
         return [msgspec.json.encode(chunk) for chunk in chunks]

@@ -85,8 +85,8 @@ class LocalBackend:
         return self._supervisor.state
 
     async def aclose(self) -> None:
-        """End the engine and the connections to it."""
+        """End the engine, which tells the clients of running streams, then the connections to it."""
+        await self._supervisor.aclose()
         if self._remote is not None:
             await self._remote.aclose()
             self._remote = None
-        await self._supervisor.aclose()

@@ -41,15 +41,20 @@ def run_engine(
     os.environ.setdefault("OMP_NUM_THREADS", str(worker_threads()))
     try:
         service = Service(model=model, precision=precision, max_queue=max_queue)
-        listener = _listen(uds, host, port)
     except (ModelNotFound, ValueError, OSError) as error:
         log(f"error: {error}")
+        sys.exit(1)
+    try:
+        listener = _listen(uds, host, port)
+    except (OSError, OverflowError, ValueError) as error:
+        log(f"error: cannot listen on {uds or f'{host}:{port}'}: {error}")
         sys.exit(1)
     if parent_pipe:
         threading.Thread(target=_end_with_parent, args=(uds,), name="parent", daemon=True).start()
     if uds is None:
         log(f"listening on http://{host}:{listener.getsockname()[1]}/v1")
     status = asyncio.run(_serve(service, listener))
+    service.progress.close()
     _unlink(uds)
     # Not sys.exit: a thread may be inside torch for seconds, and nothing is left to tidy up.
     os._exit(status)
@@ -63,6 +68,7 @@ async def _serve(service: Service, listener: socket.socket) -> int:
         access_log=False,
         lifespan="off",
         loop="none",
+        ws="none",
         timeout_graceful_shutdown=STOP_TIMEOUT,
     )
     server = _Server(config)
@@ -106,7 +112,7 @@ def _listen(uds: str | None, host: str, port: int | None) -> socket.socket:
     """A listening socket. A Unix socket is for its owner only; one left by a dead process is replaced."""
     if uds is None:
         if port is None:
-            raise ValueError("the engine needs a Unix socket or a port")
+            raise ValueError("give a Unix socket or a port")
         return socket.create_server((host, port))
     path = Path(uds)
     if path.is_socket():
@@ -116,7 +122,7 @@ def _listen(uds: str | None, host: str, port: int | None) -> socket.socket:
             except OSError:
                 path.unlink()
             else:
-                raise OSError(f"another process listens on {uds}")
+                raise OSError("another process does")
     listener = socket.socket(socket.AF_UNIX)
     mask = os.umask(0o177)
     try:
@@ -131,6 +137,10 @@ def _end_with_parent(uds: str | None) -> None:
     while os.read(0, 4096):
         pass
     _unlink(uds)
+    if uds is not None:
+        # A parent that was killed could not remove the folder that it made for the socket. One with files in it stays.
+        with contextlib.suppress(OSError):
+            Path(uds).parent.rmdir()
     os._exit(0)
 
 

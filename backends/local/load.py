@@ -52,7 +52,7 @@ def load(source: Source, precision: Precision, threads: int, report: Report) -> 
     loaded = LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        context=int(model.config.max_position_embeddings),
+        context=int(model.config.get_text_config().max_position_embeddings),
         end_tokens=_end_tokens(model, tokenizer),
     )
     report("warming up")

@@ -4,7 +4,7 @@ import sys
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
 
 class Report(Protocol):
@@ -32,12 +32,16 @@ class StartProgress:
             self._print(phase if percent is None else f"{phase} {percent // 10 * 10}%")
 
     def finish(self, line: str) -> None:
-        """The start is over: remove the bar, and say how it went."""
+        """The start is over: say how it went."""
+        self.close()
         self.detail = line
+        self._print(line)
+
+    def close(self) -> None:
+        """Remove the bar; it hides the terminal's cursor."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        self._print(line)
 
     def _print(self, line: str) -> None:
         if line != self._printed:
@@ -47,7 +51,7 @@ class StartProgress:
 
     def _draw(self, phase: str, percent: int | None) -> None:
         if self._bar is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
         if phase != self._phase:

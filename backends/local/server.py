@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from backends.local.answer import Answer, error_response
+from backends.local.answer import CLIENT_LEFT, Answer, error_response
 from backends.local.errors import RequestError
 from backends.local.params import ChatRequest, TextRequest, parse_chat, parse_text
 from backends.local.replies import ChatForm, Form, Head, TextForm
@@ -21,7 +21,6 @@ from backends.local.service import Service, log
 from backends.local.work import Event
 
 MAX_BODY = 10 * 2**20
-CLIENT_CLOSED = 499  # nobody reads it; for the metrics
 
 Endpoint = Callable[[Request], Awaitable[Response | Answer]]
 
@@ -96,8 +95,8 @@ async def _answer(
     except RequestError as error:
         return error_response(error, service.metrics, head.id)
     except ClientDisconnect:
-        service.metrics.requests.labels(str(CLIENT_CLOSED)).inc()
-        return Response(status_code=CLIENT_CLOSED)
+        service.metrics.requests.labels(str(CLIENT_LEFT)).inc()
+        return Response(status_code=CLIENT_LEFT)
     except Exception as error:
         log(f"request failed: {type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}")
         hidden = RequestError(

@@ -84,6 +84,8 @@ class Service:
         else:
             param, default = "prompt", limits.TEXT_DEFAULT
             prompt = await loop.run_in_executor(self._tokenizing, loaded.tokenizer.encode_text, request.prompt)
+        if not prompt:
+            raise RequestError(f"'{param}' holds no text that the model can read.", param=param, code="invalid_value")
         options = request.options
         return Work(
             prompt=tuple(prompt),

@@ -4,7 +4,7 @@ A cache holds nothing that cannot be made again, so no state of the file may sto
 is no database, or has another schema version is renamed to `<name>.corrupt-<time>` and a fresh one takes its place.
 What a new file would not cure (no permission, no space, a lock that does not end) is a StoreError.
 
-The file must never be opened here but by SQLite: closing any descriptor of it would drop SQLite's POSIX locks.
+A database is never opened here but by SQLite: closing any descriptor of it would drop SQLite's POSIX locks.
 """
 
 import errno
@@ -13,7 +13,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,14 +87,14 @@ def open_database(path: Path, damage: Damage | None = None) -> sqlite3.Connectio
         with _alone(path.parent):
             if damage is not None:
                 _move_aside(path, damage)
-            _make_private(path)
+            _make(path)
             try:
                 return connect(path)
             except sqlite3.Error as error:
                 if not is_damage(error):
                     raise
                 _move_aside(path, Damage(inode_of(path), str(error)))
-            _make_private(path)
+            _make(path)
             return connect(path)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(f"cannot keep answers in {path}: {error}. Check the directory and its permissions.") from error
@@ -135,33 +135,25 @@ def _move_aside(path: Path, damage: Damage) -> None:
     _log.warning("%s cannot be used (%s): moved to %s, starting with an empty cache", path, damage.reason, aside)
 
 
-def _make_private(path: Path) -> None:
-    """Answers are for their owner's eyes: the file gets mode 0600 when it is made, as its directory got 0700."""
+def _make(path: Path) -> None:
+    """The file with its schema, where there is none. Answers are for their owner's eyes: mode 0600."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     for needed in (path.parent, path):
         if not os.access(needed, os.W_OK):
             raise PermissionError(errno.EACCES, "not writable", str(needed))
+    if path.stat().st_size == 0:
+        with closing(_open(path)) as connection:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded only while the file is empty
+            connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT")
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """A connection to a file that is there, to be used by one thread at a time. sqlite3.Error when it is unusable."""
-    # mode=rw: a reader that comes while the file is being replaced must not make one.
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw",
-        uri=True,
-        timeout=BUSY_TIMEOUT,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+    connection = _open(path)
     try:
-        with connection:
-            connection.execute("BEGIN")  # one look at both: another process may be making the schema just now
-            version = _version(connection)
-            tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if version == 0 and tables == 0:
-            _create(connection)
-        elif version != SCHEMA_VERSION:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != SCHEMA_VERSION:
             raise OtherSchema(f"schema version {version}, not {SCHEMA_VERSION}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -174,27 +166,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _create(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded only while the file is empty
-    with connection:
-        connection.execute("BEGIN EXCLUSIVE")
-        if _version(connection) == 0:  # else another process was faster
-            for statement in _statements(_SCHEMA):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
-def _statements(script: str) -> list[str]:
-    """The script cut into statements: executescript() would commit first, and the schema must appear at once."""
-    statements, current = [], ""
-    for line in script.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            statements.append(current)
-            current = ""
-    return statements
+def _open(path: Path) -> sqlite3.Connection:
+    # mode=rw: a reader that comes while the file is being replaced must not make one.
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)

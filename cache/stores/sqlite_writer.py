@@ -3,8 +3,8 @@
 - The queue is written in transactions, `write_interval` seconds after its first operation, or at once when somebody
   waits (purge, flush, close). A transaction that somebody waits for is synced to the disk; the others are not: they
   survive the death of the process, not that of the machine.
-- Nothing but `close` ends the thread. A transaction that fails is dropped and counted, who waits for it is told, and
-  the next one gets a new connection. A damaged file is replaced by an empty one.
+- Nothing but `close` ends the thread. A transaction that fails is dropped and counted, and who waits for it is told.
+  A damaged file is replaced by an empty one.
 """
 
 import logging
@@ -147,6 +147,7 @@ class Writer:
         connection.execute(f"PRAGMA synchronous = {'FULL' if awaited else 'NORMAL'}")
         with connection:
             connection.execute("BEGIN IMMEDIATE")
+            self._last_use = max(self._last_use, table.last_use(connection))  # other processes use entries too
             for op in ops:
                 match op:
                     case Put(key, entry):
@@ -168,14 +169,14 @@ class Writer:
         return purged
 
     def _connected(self) -> sqlite3.Connection:
-        """The connection, made when there is none; to a new file when the one in use was found damaged."""
+        """The connection; a new one where the file was found damaged, or is another by now: somebody deleted it, or
+        another process found it damaged."""
         damage = self._damage
-        if damage is not None:
+        if damage is not None or inode_of(self._path) != self._inode:
             self._disconnect()
         if self._connection is None:
             self._connection = open_database(self._path, damage)
             self._inode = inode_of(self._path)
-            self._last_use = table.last_use(self._connection)
             with self._damage_lock:
                 self.generation += 1
                 self._damage = None
@@ -187,10 +188,9 @@ class Writer:
             self._connection = None
 
     def _note(self, failure: Exception | None, ops: list[Op]) -> None:
-        """Count what a failure cost, log the first in a row, let the next transaction start from a clean state."""
+        """Count what a failure cost, and log the first in a row."""
         if failure is not None:
             self.dropped += sum(isinstance(op, Put) and op.entry is not None for op in ops)
-            self._disconnect()
             if is_damage(failure):
                 self._damage = Damage(self._inode, str(failure))
             if self.healthy:

@@ -37,7 +37,8 @@ class Assembler:
             # `usage: null` stands in every chunk before the one that counts.
             if name not in NOT_KEPT and (value is not None or name not in self._top):
                 self._top[name] = value
-        for choice in chunk.get("choices") or ():
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._add_choice(choice)
 
@@ -46,22 +47,24 @@ class Assembler:
         if top.get("usage") is None:
             top.pop("usage", None)
         usage = top.pop("usage", None)
-        top["choices"] = [_finished(self._api, c) for _, c in sorted(self._choices.items())]
+        top["choices"] = [_finished(self._api, _joined(c)) for _, c in sorted(self._choices.items())]
         if usage is not None:
             top["usage"] = usage
         return top
 
     def _add_choice(self, piece: Json) -> None:
         index = piece.get("index")
-        index = index if isinstance(index, int) else 0
+        index = index if type(index) is int else 0
         choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
         for name, value in piece.items():
+            if name == "message":
+                continue  # ours is made of the deltas
             if name == "delta":
                 if isinstance(value, dict):
                     _merge_delta(choice.setdefault("message", {}), value)
-            elif name in ("finish_reason", "index"):
+            elif name == "finish_reason":
                 choice[name] = value if value is not None else choice.get(name)
-            else:
+            elif name != "index":
                 choice[name] = merged(choice.get(name), value)
 
 
@@ -80,27 +83,60 @@ def _merge_calls(calls: list[Json], pieces: list[Any]) -> list[Json]:
     for piece in pieces:
         if not isinstance(piece, dict):
             continue
-        index = piece.get("index", len(by_index))
+        index = piece.get("index")
+        index = index if type(index) is int else len(by_index)
         call = by_index.setdefault(index, {"index": index})
         for name, value in piece.items():
-            if name in ("index", "id", "type"):
+            if name == "index":
+                continue
+            if name in ("id", "type"):
                 call[name] = value if value is not None else call.get(name)
             else:
                 call[name] = merged(call.get(name), value)
     return [call for _, call in sorted(by_index.items())]
 
 
+def _own(value: Any) -> Any:
+    """A copy of what `merged` would change in place."""
+    if isinstance(value, dict):
+        return {k: _own(v) for k, v in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+class _Pieces(list[str]):
+    """A string still in pieces: joined once at the end, so that a long answer takes time in proportion."""
+
+
 def merged(old: Any, new: Any) -> Any:
-    """The value after one more piece of it."""
-    if new is None or old is None:
-        return old if new is None else new
-    if isinstance(old, str) and isinstance(new, str):
-        return old + new
-    if isinstance(old, list) and isinstance(new, list):
-        return old + new
-    if isinstance(old, dict) and isinstance(new, dict):
-        return {**old, **{k: merged(old.get(k), v) for k, v in new.items()}}
+    """The value after one more piece of it; takes over `old`, never changes `new`."""
+    if new is None:
+        return old
+    if old is None:
+        return _own(new)
+    if isinstance(new, str) and isinstance(old, _Pieces):
+        old.append(new)
+        return old
+    if isinstance(new, str) and isinstance(old, str):
+        return _Pieces((old, new))
+    if isinstance(new, list) and isinstance(old, list) and not isinstance(old, _Pieces):
+        old.extend(new)
+        return old
+    if isinstance(new, dict) and isinstance(old, dict):
+        for name, value in new.items():
+            old[name] = merged(old.get(name), value)
+        return old
     return new
+
+
+def _joined(value: Any) -> Any:
+    """The value with every string whole; leaves the pieces as they are, so that more may come."""
+    if isinstance(value, _Pieces):
+        return "".join(value)
+    if isinstance(value, list):
+        return [_joined(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _joined(v) for k, v in value.items()}
+    return value
 
 
 def _finished(api: Api, choice: Json) -> Json:

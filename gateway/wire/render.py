@@ -33,7 +33,7 @@ def client_event(data: bytes, chunk: Json, *, usage: bool) -> bytes | None:
     """An upstream event as this client is to see it. We ask upstream for usage for our own accounting; a client that
     did not ask gets neither the usage chunk (many index `choices[0]`) nor the `usage` key. None: nothing to send."""
     if usage or "usage" not in chunk:
-        return event(data)
+        return event(data if b"\n" not in data else _encode(chunk))
     if not chunk.get("choices"):
         return None
     return event(_encode({k: v for k, v in chunk.items() if k != "usage"}))
@@ -66,8 +66,8 @@ def _chat_pieces(choice: Json) -> Iterator[Json]:
     if content is not None and not isinstance(content, str):
         yield piece({"content": content})
     for i, call in enumerate(calls or ()):
-        yield piece({"tool_calls": [{"index": i, **call}]})
-    yield piece({}, logprobs=logprobs, finish_reason=choice["finish_reason"], **rest)
+        yield piece({"tool_calls": [{**call, "index": i}]})
+    yield piece({}, logprobs=logprobs, finish_reason=choice.get("finish_reason"), **rest)
 
 
 def _text_pieces(choice: Json) -> Iterator[Json]:
@@ -78,4 +78,4 @@ def _text_pieces(choice: Json) -> Iterator[Json]:
 
     for text in _PIECE.findall(choice.get("text") or ""):
         yield piece(text)
-    yield piece("", logprobs=choice.get("logprobs"), finish_reason=choice["finish_reason"], **rest)
+    yield piece("", logprobs=choice.get("logprobs"), finish_reason=choice.get("finish_reason"), **rest)

@@ -18,20 +18,20 @@ class EventParser:
     """Feed it bytes; it returns the `data` of the events that are complete."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # pieces of a line that has not ended; joined once, however many they are
         self._data: list[bytes] = []
-        self._size = 0
+        self._size = 0  # bytes in both
+        self._first = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        buffer = self._rest + chunk
         events: list[bytes] = []
-        start = 0
-        while (end := _line_end(buffer, start)) is not None:
-            stop, following = end
-            self._line(buffer[start:stop], events)
-            start = following
-        self._rest = buffer[start:]
-        if len(self._rest) + self._size > MAX_EVENT:
+        self._size += len(chunk)
+        # A CR at the end of the rest waits for the LF that may follow it.
+        if b"\n" not in chunk and b"\r" not in chunk and not (self._rest and self._rest[-1].endswith(b"\r")):
+            self._rest.append(chunk)
+        else:
+            self._lines(b"".join([*self._rest, chunk]), events)
+        if self._size > MAX_EVENT:
             raise EventTooLarge
         return events
 
@@ -39,20 +39,31 @@ class EventParser:
         """The stream is over: a last line without its line end still counts, a last event without its empty line
         does too (some servers leave it out)."""
         events: list[bytes] = []
-        self._line(self._rest.rstrip(b"\r"), events)
-        self._rest = b""
+        self._line(b"".join(self._rest).rstrip(b"\r"), events)
+        self._rest = []
         self._line(b"", events)
         return events
 
+    def _lines(self, buffer: bytes, events: list[bytes]) -> None:
+        start = 0
+        while (end := _line_end(buffer, start)) is not None:
+            stop, following = end
+            self._line(buffer[start:stop], events)
+            start = following
+        self._rest = [buffer[start:]]
+        self._size = len(buffer) - start + sum(map(len, self._data))
+
     def _line(self, line: bytes, events: list[bytes]) -> None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(b"\xef\xbb\xbf")
         if not line:
             if self._data:
                 events.append(b"\n".join(self._data))
-                self._data, self._size = [], 0
+                self._data = []
         elif line.startswith(b"data:"):
             value = line[6:] if line[5:6] == b" " else line[5:]
             self._data.append(value)
-            self._size += len(value)
 
 
 def _line_end(buffer: bytes, start: int) -> tuple[int, int] | None:

@@ -132,6 +132,10 @@ def test_every_store_behaves_like_a_dict(kind: Kind) -> None:
     run_state_machine_as_test(
         lambda: StoreMachine(kind),
         settings=settings(
-            max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=20,
+            stateful_step_count=25,
+            deadline=None,
+            database=None,
+            suppress_health_check=[HealthCheck.too_slow],
         ),
     )

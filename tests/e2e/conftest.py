@@ -34,12 +34,13 @@ def gw(up: Upstream) -> Iterator[Running]:
 @pytest.fixture(autouse=True)
 def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a test changed about the upstream's script and the gateway's clock ends with it."""
+    up = request.getfixturevalue("up") if "up" in request.fixturenames else None
+    gw = request.getfixturevalue("gw") if "gw" in request.fixturenames else None
     yield
-    if "up" in request.fixturenames:
-        request.getfixturevalue("up").script = numbered
-    if "gw" in request.fixturenames:
-        clock = request.getfixturevalue("gw").clock
-        clock.frozen, clock.offset = None, 0.0
+    if up is not None:
+        up.script = numbered
+    if gw is not None:
+        gw.clock.frozen, gw.clock.offset = None, 0.0
 
 
 @pytest.fixture

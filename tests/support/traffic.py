@@ -65,7 +65,8 @@ def byte_identical(gw: Running, response: httpx.Response) -> bool:
 
 def events(text: str) -> list[str]:
     """The data of each event of a stream, `[DONE]` included, read by the letter of the SSE specification."""
-    out, data = [], []
+    out: list[str] = []
+    data: list[str] = []
     for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         if not line:
             if data:

@@ -66,10 +66,9 @@ def chat_chunks(answer: Json, *, include_usage: bool) -> list[Json]:
     for choice in answer["choices"]:
         message, index = choice["message"], choice["index"]
         out.append(chunk(index, {"role": "assistant", "content": "", "refusal": None}))
-        for word in (message["content"] or "").split(" "):
-            out.append(chunk(index, {"content": word + " "}))
-        if message["content"]:
-            out[-1]["choices"][0]["delta"]["content"] = out[-1]["choices"][0]["delta"]["content"][:-1]
+        words = message["content"].split(" ") if message["content"] else []
+        for i, word in enumerate(words, 1):
+            out.append(chunk(index, {"content": word + " " if i < len(words) else word}))
         for i, call in enumerate(message.get("tool_calls") or ()):
             out.append(chunk(index, {"tool_calls": [{"index": i, **call}]}))
         out.append(chunk(index, {}, choice["finish_reason"]))
@@ -85,8 +84,8 @@ def sse(chunks: list[Json], *, done: bool = True) -> bytes:
 
 @dataclass
 class Reply:
-    """What to answer: a status, headers, and pieces of a body with a pause before each; `cut` drops the connection
-    instead of ending the body properly."""
+    """What to answer: a status, headers, and pieces of a body with a pause before each; then `hang` seconds of
+    silence; `cut` drops the connection instead of ending the body properly. Nothing is sent before `gate` is set."""
 
     pieces: list[bytes]
     status: int = 200
@@ -94,6 +93,8 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     pause: float = 0.0
     first_pause: float = 0.0
+    hang: float = 0.0
+    gate: threading.Event | None = None
     cut: bool = False
 
 
@@ -188,12 +189,15 @@ class Upstream:
 
     async def _send(self, send: Any, reply: Reply) -> None:
         await asyncio.sleep(reply.first_pause)
+        if reply.gate is not None:
+            await asyncio.to_thread(reply.gate.wait, 10)
         headers = {"content-type": reply.content_type, **reply.headers}
         head = [(k.encode(), v.encode()) for k, v in headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": head})
         for piece in reply.pieces:
             await asyncio.sleep(reply.pause)
             await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await asyncio.sleep(reply.hang)
         if reply.cut:
             raise Cut
         await send({"type": "http.response.body", "body": b""})

@@ -97,24 +97,26 @@ def _write_tiny_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> 
 
 
 @pytest.fixture(scope="session")
-def engine_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, httpx.Response]]:
-    """The real model on a port: the server's address without /v1, and what /readyz said first."""
+def engine_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, httpx.Response, httpx.Response]]:
+    """The real model on a port: the server's address without /v1, and what it said to /readyz and to a request while it
+    was loading."""
     log = tmp_path_factory.mktemp("engine") / "stderr"
     command = [sys.executable, "-m", "backends.local", "--port", "0", "--precision", "fp32", "--max-queue", "2"]
     with log.open("w") as stderr:
         process = subprocess.Popen(command, stderr=stderr, env=os.environ | {"HF_HUB_OFFLINE": "1"})
     try:
         url = _address(process, log)
-        first_status = httpx.get(f"{url}/readyz")
+        status = httpx.get(f"{url}/readyz", timeout=10)
+        refused = httpx.post(f"{url}/v1/completions", json={"prompt": "Hello"}, timeout=10)
         _wait_until_ready(process, url, log)
-        yield url, first_status
+        yield url, status, refused
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0, log.read_text()
 
 
 @pytest.fixture
-def engine(engine_start: tuple[str, httpx.Response]) -> str:
+def engine(engine_start: tuple[str, httpx.Response, httpx.Response]) -> str:
     return engine_start[0]
 
 

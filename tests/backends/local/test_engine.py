@@ -50,11 +50,15 @@ def metric(http: httpx.Client, name: str) -> float:
     return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
 
-def test_it_says_that_it_loads_before_it_is_ready(engine_start: tuple[str, httpx.Response], http: httpx.Client) -> None:
-    first = engine_start[1]
-    assert first.status_code == 503
-    assert first.json()["status"] == "loading"
-    assert first.json()["detail"]
+def test_it_says_that_it_loads_before_it_is_ready(
+    engine_start: tuple[str, httpx.Response, httpx.Response], http: httpx.Client
+) -> None:
+    _, status, refused = engine_start
+    assert status.status_code == 503
+    assert status.json()["status"] == "loading"
+    assert status.json()["detail"]
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_starting")
+    assert int(refused.headers["retry-after"]) > 0
     assert http.get("/readyz").json() == {"status": "ready"}
     assert http.get("/healthz").json() == {"status": "ok"}
 
@@ -218,6 +222,7 @@ def test_a_client_that_leaves_without_streaming_frees_the_engine(http: httpx.Cli
     start = time.monotonic()
     chat(http, max_tokens=1)
     assert time.monotonic() - start < 5
+    assert metric(http, 'refrain_engine_requests_total{status="499"}') >= 1
 
 
 def test_a_long_prompt_is_left_within_one_piece_of_it(http: httpx.Client) -> None:
@@ -233,7 +238,8 @@ async def test_requests_wait_in_a_bounded_queue_and_leave_it_with_their_client(
 ) -> None:
     async with httpx.AsyncClient(base_url=engine, timeout=60) as client:
         async with client.stream("POST", "/v1/completions", json=LONG | {"stream": True}) as running:
-            await anext(running.aiter_bytes())
+            pieces = running.aiter_bytes()  # kept: collecting it would close the stream
+            await anext(pieces)
             waiting = [asyncio.create_task(client.post("/v1/completions", json=LONG)) for _ in range(2)]
             await in_queue(client, 2)
             refused = await client.post("/v1/completions", json=LONG)
@@ -247,9 +253,11 @@ async def test_requests_wait_in_a_bounded_queue_and_leave_it_with_their_client(
 
 
 async def in_queue(client: httpx.AsyncClient, count: int) -> None:
-    async with asyncio.timeout(10):
-        while f"refrain_engine_waiting {count}.0" not in (await client.get("/metrics")).text:
-            await asyncio.sleep(0.05)
+    for _ in range(200):
+        if f"refrain_engine_waiting {count}.0" in (await client.get("/metrics")).text:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"there are not {count} in the queue")
 
 
 def test_metrics(http: httpx.Client) -> None:

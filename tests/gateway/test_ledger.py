@@ -1,0 +1,123 @@
+"""The books must balance whatever comes: served + unserved = consumed + saved, in tokens and in USD."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.auth import Principal
+from gateway.decisions import Decision
+from gateway.ledger import Ledger
+from tests.gateway.values import some
+
+SUMS = ("served", "unserved", "consumed", "billable", "saved")
+
+
+def decision(tenant: str = "acme", **fields: Any) -> Decision:
+    d = Decision("req_1", 0.0, "default", "chat")
+    d.principal = Principal(tenant, "alice") if tenant else None
+    for name, value in fields.items():
+        setattr(d, name, value)
+    return d
+
+
+def call(tokens: int, usd: float | None, *, served: bool = True, tenant: str = "acme") -> Decision:
+    """A decision as a backend call leaves it."""
+    split = {"served": tokens, "unserved": 0} if served else {"served": 0, "unserved": tokens}
+    return decision(tenant, outcome="miss", consumed=tokens, usd=usd, **split)
+
+
+def hit(tokens: int, usd: float | None, *, tenant: str = "acme") -> Decision:
+    return decision(tenant, outcome="exact", served=tokens, saved=tokens, usd_saved=usd)
+
+
+def test_an_empty_ledger_has_zeros() -> None:
+    assert Ledger().stats() == {"requests": {}, "tokens": dict.fromkeys(SUMS, 0), "usd": dict.fromkeys(SUMS, 0.0)}
+    assert Ledger().stats("nobody") == Ledger().stats()
+
+
+def test_a_call_a_hit_and_an_abandoned_call() -> None:
+    ledger = Ledger()
+    for d in (call(10, 0.5), hit(10, 0.5), call(7, 0.25, served=False), decision(outcome=None, error="x")):
+        ledger.book(d)
+    stats = ledger.stats()
+    assert stats["requests"] == {"miss": 2, "exact": 1, "error": 1}
+    assert stats["tokens"] == {"served": 20, "unserved": 7, "consumed": 17, "billable": 17, "saved": 10}
+    assert stats["usd"] == {"served": 1.0, "unserved": 0.25, "consumed": 0.75, "billable": 0.75, "saved": 0.5}
+
+
+def test_tenants_are_kept_apart_and_summed_up() -> None:
+    ledger = Ledger()
+    ledger.book(call(10, None))
+    ledger.book(call(3, None, tenant="globex"))
+    ledger.book(decision("", outcome=None))
+    assert ledger.stats("acme")["tokens"]["consumed"] == 10
+    assert ledger.stats("globex")["tokens"]["consumed"] == 3
+    assert ledger.stats()["tokens"]["consumed"] == 13
+    assert ledger.stats("nobody") == Ledger().stats()
+    assert ledger.stats()["requests"] == {"miss": 2, "error": 1}
+
+
+def test_looking_changes_nothing() -> None:
+    ledger = Ledger()
+    ledger.book(call(10, 0.5))
+    assert ledger.stats() == ledger.stats() == ledger.stats("acme")
+    ledger.stats("nobody")
+    assert ledger.stats() == ledger.stats("acme")
+
+
+def test_money_counts_where_the_backend_reports_no_tokens() -> None:
+    """Own hardware is paid by the hour, whether or not the server counts its tokens."""
+    ledger = Ledger()
+    ledger.book(call(0, 0.5))
+    ledger.book(hit(0, 0.5))
+    usd = ledger.stats()["usd"]
+    assert (usd["consumed"], usd["saved"], usd["served"]) == (0.5, 0.5, 1.0)
+
+
+booked = st.builds(
+    lambda kind, tokens, usd, tenant: (
+        hit(tokens, usd, tenant=tenant) if kind == "hit" else call(tokens, usd, served=kind == "call", tenant=tenant)
+    ),
+    st.sampled_from(["hit", "call", "lost"]),
+    st.integers(0, 10_000),
+    st.none() | st.integers(0, 1000).map(lambda n: n / 1024),  # exact in binary, so that sums can be compared
+    st.sampled_from(["acme", "globex", ""]),
+)
+
+
+@some
+@given(st.lists(booked, max_size=20))
+def test_the_books_balance(decisions: list[Decision]) -> None:
+    ledger = Ledger()
+    for d in decisions:
+        ledger.book(d)
+    for tenant in (None, "acme", "globex"):
+        stats = ledger.stats(tenant)
+        for sums in (stats["tokens"], stats["usd"]):
+            assert set(sums) == set(SUMS)
+            assert sums["served"] + sums["unserved"] == sums["consumed"] + sums["saved"]
+            assert sums["billable"] == sums["consumed"]
+    assert sum(ledger.stats()["requests"].values()) == len(decisions)
+    assert ledger.stats()["tokens"]["consumed"] == sum(d.consumed for d in decisions)
+
+
+def test_cells_are_by_endpoint_and_outcome_and_count_times() -> None:
+    ledger = Ledger()
+    for ms in (0.1, 0.5, 0.6, 1e9):
+        ledger.book(decision(outcome="miss", ms=ms))
+    ledger.book(decision(outcome="exact", ms=1.0, error="late"))
+    cells = {(endpoint, outcome): cell for endpoint, outcome, cell in ledger.cells("acme")}
+    assert cells.keys() == {("default", "miss"), ("default", "exact")}
+    buckets = cells["default", "miss"].buckets
+    assert (buckets[0], buckets[1], buckets[-1], sum(buckets)) == (2, 1, 1, 4)  # 0.5 ms is in the bucket up to 0.5 ms
+    assert list(ledger.cells("globex")) == []
+    assert ledger.errors == {("default", "late"): 1}
+
+
+@pytest.mark.parametrize("outcome", ["exact", "stale", "miss", "bypass"])
+def test_every_outcome_has_its_count(outcome: str) -> None:
+    ledger = Ledger()
+    ledger.book(decision(outcome=outcome))
+    assert ledger.stats()["requests"] == {outcome: 1}
