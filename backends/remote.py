@@ -27,7 +27,7 @@ from backends.base import (
 # Below the 5 s after which uvicorn (vLLM and many others) drops an idle connection: a connection that the server is
 # just closing would fail a POST, which cannot be repeated safely.
 KEEP_ALIVE = 4.0
-AGENT = "refrain"
+AGENT = b"refrain"
 
 
 class RemoteBackend:
@@ -55,13 +55,13 @@ class RemoteBackend:
         self._first_byte = first_byte_timeout
         self._between = between_chunks_timeout
         self._max_reply = max_reply
-        self._headers = {
-            "user-agent": AGENT,
-            "accept-encoding": "identity",  # a stream must not wait in a compressor
-            "content-type": "application/json",
-        }
+        self._headers = [
+            (b"user-agent", AGENT),
+            (b"accept-encoding", b"identity"),  # a stream must not wait in a compressor
+            (b"content-type", b"application/json"),
+        ]
         if api_key is not None:
-            self._headers["authorization"] = f"Bearer {api_key}"
+            self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
         self._urls: dict[str, httpx.URL] = {}
         self._transport: AiohttpTransport | None = None
         self._reachable = True
@@ -84,7 +84,7 @@ class RemoteBackend:
         request = httpx.Request(
             call.method,
             self._url(call.path, call.query),
-            headers={**self._headers, **dict(call.headers)},
+            headers=[*self._headers, *((n.encode("latin-1"), v.encode("latin-1")) for n, v in call.headers)],
             content=call.body,
             extensions={"timeout": {"connect": self._connect, "pool": self._connect}},
         )
@@ -174,6 +174,6 @@ def _translate(error: Exception, name: str, phase: str) -> BackendError:
         if phase == "first_byte":
             return BackendTimeout(f"Backend '{name}' did not begin to answer in time.", "first_byte")
         return BackendTimeout(f"Backend '{name}' stopped in the middle of its answer.", "between_chunks")
-    if isinstance(cause, aiohttp.ClientError | httpx.HTTPError | OSError):
+    if isinstance(error, httpx.HTTPError) or isinstance(cause, aiohttp.ClientError | OSError):
         return ReplyBroken(f"Backend '{name}' closed the connection before its answer was complete.")
     raise error
