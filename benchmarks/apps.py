@@ -4,7 +4,20 @@ import hashlib
 import json
 from typing import Any
 
-WORDS = "river castle violin glacier senator orchard telescope harbour bakery volcano parliament cathedral".split()
+WORDS = [
+    "river",
+    "castle",
+    "violin",
+    "glacier",
+    "senator",
+    "orchard",
+    "telescope",
+    "harbour",
+    "bakery",
+    "volcano",
+    "parliament",
+    "cathedral",
+]
 ANSWER_TOKENS = 300
 
 

@@ -1,5 +1,6 @@
 """A request understood: who asks, of which endpoint, what exactly, and under which key its answer lives."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from gateway.strict_json import parse_object
 PATHS: dict[Api, str] = {"chat": "chat/completions", "completions": "completions"}
 PASSED_ON = (b"anthropic-version", b"anthropic-beta", b"openai-beta")
 QUERY_PASSED_ON = "api-version"
+_QUERY = re.compile(r"[\w.~%+:=&-]*", re.ASCII)
 
 Form = Literal["json", "sse", "sse+usage"]
 
@@ -70,8 +72,10 @@ def understand(
     _check(api, body)
     directives = read_directives(headers, body.get("cache"))
     backend = snapshot.route(endpoint, model)
-    passed_on = tuple((n.decode(), headers[n].decode("latin-1")) for n in PASSED_ON if n in headers)
+    passed_on = tuple((n.decode(), _readable(n, headers[n])) for n in PASSED_ON if n in headers)
     query = "&".join(p for p in query.split("&") if p.partition("=")[0] == QUERY_PASSED_ON)
+    if not _QUERY.fullmatch(query):
+        raise bad_request(f"`{QUERY_PASSED_ON}` holds characters that no version has.", param=QUERY_PASSED_ON)
     config = endpoint.config
     scope = Scope.of(config.share, tenant=principal.tenant, user=principal.user, permissions=principal.permissions)
     key = request_key(
@@ -101,6 +105,13 @@ def understand(
         query=query,
         bypass=_bypass(endpoint, directives, body),
     )
+
+
+def _readable(name: bytes, value: bytes) -> str:
+    text = value.decode("latin-1")
+    if not (text.isascii() and text.isprintable()):
+        raise bad_request(f"{name.decode()} holds characters other than printable ASCII.", param=name.decode())
+    return text
 
 
 def _bypass(endpoint: Endpoint, directives: Directives, body: dict[str, Any]) -> str | None:

@@ -85,9 +85,9 @@ def _seconds(found: Mapping[str, str | None], name: str) -> float | None:
     if name not in found:
         return None
     value = found[name] or ""
-    if not (value.isascii() and value.isdigit()) or len(value) > 10:
+    if not (value.isascii() and value.isdigit()):
         raise _bad_control("Cache-Control", f"{name}={value}")
-    return float(value)
+    return float(value[:10])  # more digits than that mean "for ever" as well (RFC 9111, 1.2.2)
 
 
 def _bad_control(header: str, text: str) -> Exception:

@@ -19,6 +19,7 @@ from cache.stores.memory import Slot
 from gateway.ask import Ask
 from gateway.cacheability import answer_reason, asked_choices, well_formed
 from gateway.prices import call_cost
+from gateway.snapshot import Snapshot
 from gateway.upstream import Event, Json, broken, read_answer, read_events, send, stream_error, upstream_id, usage_of
 from gateway.visit import Visit
 from gateway.wire.assemble import Assembler
@@ -26,27 +27,40 @@ from gateway.wire.render import client_event, render_stream
 from gateway.wire.sse import DONE_EVENT
 
 
-async def fill(cache: ExactCache, clock: Callable[[], float], visit: Visit, ask: Ask) -> Slot | None:
-    """Answer from the backend. Gives the slot of the answer if it was kept. Raises ApiError."""
-    return await _Fill(cache, clock, visit, ask).run()
+async def fill(
+    cache: ExactCache, clock: Callable[[], float], current: Callable[[], Snapshot], visit: Visit, ask: Ask
+) -> Slot | None:
+    """Answer from the backend. Gives the slot of the answer if it was kept; `current` is the configuration in force
+    by then. Raises ApiError."""
+    return await _Fill(cache, clock, current, visit, ask).run()
 
 
 class _Fill:
-    def __init__(self, cache: ExactCache, clock: Callable[[], float], visit: Visit, ask: Ask) -> None:
+    def __init__(
+        self,
+        cache: ExactCache,
+        clock: Callable[[], float],
+        current: Callable[[], Snapshot],
+        visit: Visit,
+        ask: Ask,
+    ) -> None:
         self._cache = cache
-        self._clock = clock
+        # An answer is as old as the call that made it (RFC 9111, 4.2.3 counts the response delay too).
+        self._made = clock()
+        self._current = current
         self._visit = visit
         self._ask = ask
         self._mark = cache.mark()
         self._begun = perf_counter()
+        self._ended = False
 
     async def run(self) -> Slot | None:
         ask, visit = self._ask, self._visit
-        reply = await send(ask.backend, ask.call(stream=ask.endpoint.config.mode == "stream"), ask.model)
+        reply = await send(ask.backend, ask.call(stream=ask.endpoint.config.mode == "stream"), ask.model, ask.body)
         try:
             visit.phase("first_byte", self._begun)
             visit.decision.upstream_id = upstream_id(reply)
-            if reply.headers.get("content-type", "").startswith("text/event-stream"):
+            if reply.headers.get("content-type", "").lower().startswith("text/event-stream"):
                 return await self._stream(reply)
             return await self._whole(reply)
         finally:
@@ -55,15 +69,14 @@ class _Fill:
     async def _whole(self, reply: Reply) -> Slot | None:
         ask, visit = self._ask, self._visit
         raw, answer = await read_answer(reply)
+        self._ended = True
         if answer.get("error"):
             raise stream_error(answer)
-        slot = await self._keep(raw, answer)
-        if ask.form == "json":
-            body = raw
-        elif well_formed(ask.api, answer):
-            body = render_stream(ask.api, answer, include_usage=ask.form == "sse+usage")
-        else:
+        if ask.form != "json" and not well_formed(ask.api, answer):
+            self._book(usage_of(answer), unserved=True)
             raise broken("The backend's answer has no choices to stream.")
+        slot = await self._keep(raw, answer)
+        body = raw if ask.form == "json" else render_stream(ask.api, answer, include_usage=ask.form == "sse+usage")
         await visit.outlet.whole(200, visit.headers(ask), body)
         return slot
 
@@ -97,6 +110,7 @@ class _Fill:
         out = []
         for data, chunk in events:
             if chunk is None:  # [DONE]: ours is sent once the answer is known to be complete
+                self._ended = True
                 break
             if chunk.get("error"):
                 raise stream_error(chunk)
@@ -119,17 +133,21 @@ class _Fill:
         ask = self._ask
         if ask.bypass is not None:
             return ask.bypass
+        if not self._ended:
+            return "no_end_marker"
         if entry.expires <= entry.created:
             return "ttl_zero"
+        if self._current().generation != self._visit.snapshot.generation:
+            return "policy_changed"
         return answer_reason(ask.api, answer, asked=asked_choices(ask.body))
 
     def _entry(self, raw: bytes, answer: Json) -> Entry:
-        ask, life, now = self._ask, self._ask.endpoint.life, self._clock()
+        ask, life, made = self._ask, self._ask.endpoint.life, self._made
         usage = usage_of(answer)
         cost = self._book(usage)
         ttl, keep = (life.ttl, life.keep) if life is not None else (0.0, 0.0)
         asked_ttl = ask.directives.ttl if ask.directives.ttl is not None else inf
-        expires = now + min(ttl, asked_ttl)
+        expires = made + min(ttl, asked_ttl)
         return Entry(
             key=ask.key,
             scope=ask.scope.digest(),
@@ -140,7 +158,7 @@ class _Fill:
             model=ask.model,
             backend=ask.backend.name,
             body=raw,
-            created=now,
+            created=made,
             expires=expires,
             keep_until=expires + keep,
             usage=usage,

@@ -22,7 +22,7 @@ from gateway.auth import Principal
 from gateway.decisions import Decision, Tier, new_request_id
 from gateway.directives import HEADERS as DIRECTIVE_HEADERS
 from gateway.errors import ApiError
-from gateway.heads import JSON, PRIVATE, SSE, Header, reuse, saved_value
+from gateway.heads import JSON, PRIVATE, SSE, Header, header_text, reuse, saved_value
 from gateway.recorder import Recorder
 from gateway.snapshot import Snapshot
 
@@ -76,7 +76,7 @@ class Replay:
         head: list[Header] = [JSON if form == "json" else SSE, PRIVATE, HIT]
         head.append((b"x-refrain-saved", saved_value(entry.usage.total, entry.cost.usd, entry.cost.ms)))
         if entry.upstream_id:
-            head.append((b"x-refrain-upstream-id", entry.upstream_id.encode("latin-1", "replace")))
+            head.append((b"x-refrain-upstream-id", header_text(entry.upstream_id)))
         self.head = head
 
     SIZE = 900

@@ -26,10 +26,15 @@ def decision_headers(d: Decision) -> list[Header]:
         timing = ", ".join(f"{name};dur={ms:.2f}" for name, ms in d.phases.items())
         headers.append((b"server-timing", timing.encode()))
     if d.upstream_id:
-        headers.append((b"x-refrain-upstream-id", d.upstream_id.encode("latin-1", "replace")))
+        headers.append((b"x-refrain-upstream-id", header_text(d.upstream_id)))
     if d.age is not None:
         headers.append((b"x-refrain-saved", saved_value(d.saved, d.usd_saved, d.ms_saved)))
     return headers
+
+
+def header_text(text: str) -> bytes:
+    """Text from elsewhere as a header's value: nothing in it can end the header or begin another."""
+    return bytes(c if 32 <= c < 127 else 63 for c in text.encode("latin-1", "replace"))
 
 
 def saved_value(tokens: int, usd: float | None, ms: float) -> bytes:

@@ -15,7 +15,7 @@ Text is not touched, except on endpoints with `normalize: text`: Unicode NFC, li
 
 import unicodedata
 from collections.abc import Callable, Sequence
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
 from typing import Any, Literal
 
 import msgspec
@@ -29,6 +29,9 @@ KEY_VERSION = b"1"
 
 WHOLE = 10**32
 """Whole numbers below this are written as such in the canonical form, larger ones with an exponent."""
+
+# Wide enough for every number that the parser lets through, so that nothing is rounded: Inexact would be raised.
+_EXACT = Context(prec=2_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 
 NOT_IN_KEY = frozenset(
     {
@@ -145,12 +148,6 @@ def _exact(value: Any) -> Any:
 
 
 def _number(value: Decimal) -> Decimal | int:
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)  # NaN and infinities do not get past the parser
-    significant = "".join(map(str, digits)).rstrip("0")
-    exponent += len(digits) - len(significant)
-    if not significant.strip("0"):
-        return 0
-    number = Decimal((sign, tuple(map(int, significant)), exponent))
+    number = _EXACT.normalize(value)
     # Whole numbers become int, so that 1.0 and 1e2 meet 1 and 100; the bound keeps 1e308 from growing digits.
-    return int(number) if exponent >= 0 and -WHOLE < number < WHOLE else number
+    return int(number) if -WHOLE < number < WHOLE and number == number.to_integral_value() else number

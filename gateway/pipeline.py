@@ -120,7 +120,7 @@ class Pipeline:
         return True
 
     async def _fetch(self, visit: Visit, ask: Ask) -> None:
-        slot = await fill(self.cache, self.clock, visit, ask)
+        slot = await fill(self.cache, self.clock, self.snapshot, visit, ask)
         if slot is not None:
             self._wire(ask, slot)
             self._learn(visit, ask, slot)

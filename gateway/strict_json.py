@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from gateway.errors import ApiError, bad_request, shorten
 
 MAX_DEPTH = 128
-MAX_VALUES = 400_000
+MAX_VALUES = 250_000
 MAX_DIGITS = 1_000
 SURELY_SMALL = 64 * 1024
 

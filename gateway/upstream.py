@@ -6,7 +6,7 @@ that looks like a credential or an address is masked.
 """
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Container
 from contextlib import aclosing
 from typing import Any
 
@@ -30,16 +30,17 @@ from gateway.wire.sse import DONE, EventParser, EventTooLarge
 CLIENTS_FAULT = frozenset({400, 404, 409, 413, 415, 422, 429})
 PASSED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
 _ADDRESS = re.compile(r"(?i)\bbearer\s+\S+|\b[a-z][a-z0-9+.-]*://\S+")
-# Keys, tokens and ids are long words that mix letters and digits; what a client needs to read hardly ever is.
-_KEYLIKE = re.compile(r"(?=[\w*+/=.-]*\d)(?=[\w*+/=.-]*[A-Za-z])[\w*+/=.-]{12,}")
+_FIELD = re.compile(r"[A-Za-z_][\w.\[\]]{0,100}")
+_FIELD_HEAD = re.compile(r"[.\[]")
+_LONG_WORD = re.compile(r"[\w*+/=.-]{12,}")
 
 Json = dict[str, Any]
 Event = tuple[bytes, Json | None]
 
 
-async def send(backend: Backend, call: Call, model: str) -> Reply:
+async def send(backend: Backend, call: Call, model: str = "", fields: Container[str] = ()) -> Reply:
     """A reply of status 200. Raises ApiError for every other status and for every failure before it; `model` is what
-    was asked for, and may be named in the error's text."""
+    was asked for and `fields` are the names in the body: an error may name them."""
     try:
         reply = await backend.send(call)
     except BackendError as error:
@@ -47,7 +48,7 @@ async def send(backend: Backend, call: Call, model: str) -> Reply:
     if reply.status == 200:
         return reply
     try:
-        raise _refusal(backend.name, reply, await reply.read(), model)
+        raise _refusal(backend.name, reply, await reply.read(), model, fields)
     except BackendError as error:
         raise failure(error) from error
     finally:
@@ -136,7 +137,7 @@ def stream_error(parsed: Json) -> ApiError:
     return _from_envelope(502, parsed.get("error"), "The backend reported an error in the middle of its answer.")
 
 
-def _refusal(name: str, reply: Reply, raw: bytes, model: str) -> ApiError:
+def _refusal(name: str, reply: Reply, raw: bytes, model: str, fields: Container[str]) -> ApiError:
     status = reply.status
     headers = {h: reply.headers[h] for h in PASSED_HEADERS if h in reply.headers}
     if status in (401, 403):
@@ -149,12 +150,14 @@ def _refusal(name: str, reply: Reply, raw: bytes, model: str) -> ApiError:
         envelope = msgspec.json.decode(raw).get("error")
     except (msgspec.DecodeError, AttributeError, RecursionError, UnicodeDecodeError):
         envelope = None
-    error = _from_envelope(status, envelope, f"Backend '{name}' refused the request ({status}).", model)
+    error = _from_envelope(status, envelope, f"Backend '{name}' refused the request ({status}).", model, fields)
     error.headers.update(headers)
     return error
 
 
-def _from_envelope(status: int, envelope: Any, otherwise: str, model: str = "") -> ApiError:
+def _from_envelope(
+    status: int, envelope: Any, otherwise: str, model: str = "", fields: Container[str] = ()
+) -> ApiError:
     if not isinstance(envelope, dict):
         return ApiError(status, otherwise, code="backend_error")
 
@@ -162,13 +165,22 @@ def _from_envelope(status: int, envelope: Any, otherwise: str, model: str = "") 
         value = envelope.get(name)
         return mask(value[:2000], model) if isinstance(value, str) else None
 
-    return ApiError(status, text("message") or otherwise, code=text("code"), param=text("param"), type=text("type"))
+    param = envelope.get("param")
+    if not (isinstance(param, str) and _FIELD.fullmatch(param) and _FIELD_HEAD.split(param)[0] in fields):
+        param = text("param")
+    return ApiError(status, text("message") or otherwise, code=text("code"), param=param, type=text("type"))
 
 
 def mask(text: str, model: str) -> str:
     """The text without what looks like a credential or an address; the model's own name may stay."""
-    text = _ADDRESS.sub("***", text)
-    return _KEYLIKE.sub(lambda found: found[0] if found[0].strip(".") == model else "***", text)
+
+    def shown(found: re.Match[str]) -> str:
+        # Keys, tokens and ids are long words that mix letters and digits; what a client needs to read hardly ever is.
+        word = found[0]
+        mixed = any(c.isdigit() for c in word) and any(c.isalpha() for c in word)
+        return "***" if mixed and word.strip(".") != model else word
+
+    return _LONG_WORD.sub(shown, _ADDRESS.sub("***", text))
 
 
 def broken(text: str) -> ApiError:

@@ -53,7 +53,7 @@ def _chat_pieces(choice: Json) -> Iterator[Json]:
         return {**base, **more}
 
     content = message.pop("content", None)
-    calls = message.pop("tool_calls", None)
+    calls = message.pop("tool_calls") if message.get("tool_calls") else None
     refusal = message.pop("refusal", None)
     first: Json = {"role": message.pop("role", "assistant"), "content": "" if content is not None else None}
     if refusal is not None:

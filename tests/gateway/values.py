@@ -10,8 +10,8 @@ from gateway.errors import ApiError
 
 T = TypeVar("T")
 
-few = settings(max_examples=25, deadline=None)
-some = settings(max_examples=80, deadline=None)
+few = settings(max_examples=20, deadline=None)
+some = settings(max_examples=50, deadline=None)
 
 texts = st.text(max_size=12)  # without surrogates: those have tests of their own
 integers = st.integers(-(2**70), 2**70)
@@ -19,7 +19,7 @@ floats = st.floats(allow_nan=False, allow_infinity=False)
 leaves = st.none() | st.booleans() | integers | floats | texts
 
 
-def json_values(leaf: st.SearchStrategy[Any] = leaves, max_leaves: int = 12) -> st.SearchStrategy[Any]:
+def json_values(leaf: st.SearchStrategy[Any] = leaves, max_leaves: int = 8) -> st.SearchStrategy[Any]:
     """Any JSON value made of `leaf`."""
     return st.recursive(
         leaf,
