@@ -4,20 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-WORDS = [
-    "river",
-    "castle",
-    "violin",
-    "glacier",
-    "senator",
-    "orchard",
-    "telescope",
-    "harbour",
-    "bakery",
-    "volcano",
-    "parliament",
-    "cathedral",
-]
+WORDS = ("river", "castle", "violin", "glacier", "senator", "orchard", "harbour", "bakery", "volcano", "cathedral")
 ANSWER_TOKENS = 300
 
 

@@ -1,7 +1,8 @@
 """ASGI in small: types, headers as a mapping, reading a bounded body, sending a whole answer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping, Sequence
+from types import CoroutineType
 from typing import Any
 
 from gateway.errors import ApiError
@@ -30,13 +31,14 @@ def read_headers(scope: Scope) -> Headers:
     return found
 
 
-async def read_body(receive: Receive, limit: int, *, declared: bytes = b"", encoding: bytes = b"") -> bytes:
-    """The request's body, at most `limit` bytes; `declared` and `encoding` are its Content-Length and -Encoding.
-
-    Raises ApiError 413 (as soon as it is known), 415 or 408, and Disconnected."""
-    if declared and (not declared.isdigit() or int(declared[:20]) > limit):
+async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
+    """The request's body, at most `limit` bytes. Raises ApiError 413 (as soon as it is known), 415 or 408, and
+    Disconnected."""
+    declared = headers.get(b"content-length")
+    if declared is not None and (not declared.isdigit() or int(declared[:20]) > limit):
         raise _too_large(limit)
-    if encoding and encoding.strip().lower() != b"identity":
+    encoding = headers.get(b"content-encoding")
+    if encoding is not None and encoding.strip().lower() != b"identity":
         # Inflating what a client sends is how small requests become large ones.
         text = "Compressed request bodies are not accepted: send it without Content-Encoding."
         raise ApiError(415, text, code="unsupported_content_encoding")
@@ -59,12 +61,49 @@ async def read_body(receive: Receive, limit: int, *, declared: bytes = b"", enco
 
 
 async def _next(receive: Receive) -> Message:
+    """The next message, or ApiError 408."""
+    # Nearly always the message is here already, and a timer would cost more than all else that a hit does. So the
+    # first step is taken without one.
+    coming = receive()
+    if not isinstance(coming, CoroutineType):
+        coming = _awaiting(coming)
+    try:
+        waits_for = coming.send(None)
+    except StopIteration as here:
+        message: Message = here.value
+        return message
     try:
         async with asyncio.timeout(BODY_TIMEOUT):
-            return await receive()
+            return await _Rest(coming, waits_for)
     except TimeoutError:
         text = "The request's body did not arrive in time."
         raise ApiError(408, text, code="request_timeout", headers={"x-should-retry": "false"}) from None
+
+
+class _Rest:
+    """The rest of a coroutine whose first step has been taken; `waits_for` is what that step gave to the loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Message], waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        waits_for = self._waits_for
+        try:
+            while True:
+                try:
+                    value = yield waits_for
+                except BaseException as error:
+                    waits_for = self._coroutine.throw(error)
+                else:
+                    waits_for = self._coroutine.send(value)
+        except StopIteration as done:
+            message: Message = done.value
+            return message
+
+
+async def _awaiting(awaitable: Awaitable[Message]) -> Message:
+    return await awaitable
 
 
 def _too_large(limit: int) -> ApiError:
