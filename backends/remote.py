@@ -154,8 +154,11 @@ class _HttpReply:
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         size = 0
-        # httpx types this as an iterator; it is a generator, and one that must be closed before its connection is.
-        async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], self._response.aiter_bytes())) as pieces:
+        # We ask for no encoding, and then httpx's decoding is a detour. Where one comes all the same it is undone.
+        encoded = "content-encoding" in self.headers
+        source = self._response.aiter_bytes() if encoded else aiter(cast(httpx.AsyncByteStream, self._response.stream))
+        # Typed as iterators, both are generators, and must be closed before their connection is.
+        async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], source)) as pieces:
             while True:
                 try:
                     async with asyncio.timeout(self._between):

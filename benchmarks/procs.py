@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +20,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def bare_server(app: str) -> Iterator[int]:
+def bare_server(app: str, **env: str) -> Iterator[int]:
     """`app` of benchmarks.apps under a bare uvicorn; gives its port."""
     port = free_port()
-    with _process([sys.executable, "-m", "uvicorn", f"benchmarks.apps:{app}", "--port", str(port), *UVICORN], port):
+    with _process(
+        [sys.executable, "-m", "uvicorn", f"benchmarks.apps:{app}", "--port", str(port), *UVICORN], port, env=env
+    ):
         yield port
 
 
@@ -38,9 +40,11 @@ def gateway(config: str, folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _process(command: list[str], port: int, ready: str | None = None) -> Iterator[None]:
-    env = {**os.environ, "PYTHONPATH": os.getcwd()}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, text=True)
+def _process(
+    command: list[str], port: int, ready: str | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    full = {**os.environ, "PYTHONPATH": os.getcwd(), **(env or {})}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=full, text=True)
     try:
         _wait(process, port, ready)
         yield

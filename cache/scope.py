@@ -5,6 +5,7 @@ an entry of another, whatever the look-up does.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from cache.framing import digest
@@ -37,7 +38,10 @@ class Scope:
 
     def digest(self) -> bytes:
         """32 bytes that name this partition."""
-        return digest(
-            "refrain.scope.1",
-            [self.share.encode(), self.tenant.encode(), self.user.encode(), *(p.encode() for p in self.permissions)],
-        )
+        return _digest(self)
+
+
+@lru_cache(maxsize=8192)
+def _digest(scope: Scope) -> bytes:
+    names = (scope.share, scope.tenant, scope.user, *scope.permissions)
+    return digest("refrain.scope.1", [name.encode() for name in names])

@@ -18,6 +18,7 @@ from gateway.config import Config, watch_config
 from gateway.fleet import Fleet
 from gateway.front import Front
 from gateway.pipeline import Pipeline
+from gateway.prices import load_catalogue
 from gateway.recorder import Recorder
 from gateway.snapshot import Snapshot
 
@@ -42,6 +43,7 @@ class Gateway:
     async def start(self) -> None:
         """Raises StoreError where there can be no store."""
         config = self._snapshot.config
+        await asyncio.to_thread(load_catalogue)
         await self.cache.open(config.store.url, max_bytes=config.store.max_bytes, now=self.clock)
         await self.apply(config)
 

@@ -12,7 +12,7 @@ one digest. That is only right while nothing else could change the answer, so:
 Bodies of all POST requests are read here, bounded, whichever route they go to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from blake3 import blake3
@@ -116,7 +116,7 @@ class Front:
         except Disconnected:
             return
         alias = None
-        if len(headers) == len(scope["headers"]) and BEHAVIOUR.isdisjoint(headers):
+        if is_plain(headers, scope["headers"]):
             alias = alias_of(headers, scope["path"], scope["query_string"], body)
             now = self._clock()
             found = self._memory.by_alias(alias, now)
@@ -153,6 +153,11 @@ class Front:
         self._finish(decision, started)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+def is_plain(headers: Headers, sent: Sequence[Header]) -> bool:
+    """Is no header there that changes behaviour, and none that came twice?"""
+    return len(headers) == len(sent) and BEHAVIOUR.isdisjoint(headers)
 
 
 def alias_of(headers: Headers, path: str, query: bytes, body: bytes) -> bytes:

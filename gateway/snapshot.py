@@ -11,6 +11,9 @@ from gateway.config import Config, backend_for
 from gateway.config import Endpoint as EndpointConfig
 from gateway.errors import ApiError, shorten
 
+MAX_ROUTES = 1024
+"""Names of models whose backend is remembered; clients invent names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -37,6 +40,7 @@ class Snapshot:
     auth: Authenticator
     endpoints: Mapping[str, Endpoint]
     backends: Mapping[str, Backend] = field(repr=False)
+    _routes: dict[str, str] = field(default_factory=dict, repr=False, compare=False)  # model -> backend, as found
 
     @classmethod
     def of(cls, config: Config, generation: int, backends: Mapping[str, Backend]) -> "Snapshot":
@@ -55,7 +59,11 @@ class Snapshot:
 
     def route(self, endpoint: Endpoint, model: str) -> Backend:
         """The backend that answers for this model on this endpoint. Raises ApiError 404."""
-        name = endpoint.config.backend or backend_for(self.config, model)
+        name = endpoint.config.backend or self._routes.get(model)
+        if name is None:
+            name = backend_for(self.config, model)
+            if name is not None and len(self._routes) < MAX_ROUTES:
+                self._routes[model] = name
         if name is None:
             message = f"No backend is configured for the model {shorten(model)!r}."
             raise ApiError(404, message, code="model_not_found", param="model")
