@@ -102,7 +102,8 @@ def _left_out(name: str, value: Any) -> bool:
     if value is None:
         return name in NULLABLE
     # `1 == True` in Python, so types are asked as well.
-    return (name == "n" and type(value) is int and value == 1) or (name == "logprobs" and value is False)
+    one = isinstance(value, int | Decimal) and not isinstance(value, bool) and value == 1
+    return (name == "n" and one) or (name == "logprobs" and value is False)
 
 
 def _message(message: Any, clean: Callable[[str], str]) -> Any:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 import stat
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
@@ -102,16 +103,50 @@ async def test_where_no_file_can_be_there_is_a_clear_error(tmp_path: Path, where
         await SQLiteStore.open(tmp_path / where, max_bytes=10**6, max_body=1000)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+NOBODY = 65534
+
+
 @pytest.mark.parametrize("protected", ["private", "private/cache.db"])
-async def test_no_permission_is_a_clear_error(open_store: Open, path: Path, protected: str) -> None:
-    await (await open_store()).aclose()
-    target = path.parent.parent / protected
-    mode = target.stat().st_mode
-    target.chmod(mode & ~0o222)
-    with pytest.raises(StoreError, match="not writable"):
-        await open_store()
-    target.chmod(mode)
+def test_no_permission_is_a_clear_error(protected: str) -> None:
+    def opened() -> str:
+        """What opening says, in a child that root's rights do not help."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = "no error"
+            try:
+                if os.geteuid() == 0:
+                    os.setgid(NOBODY)
+                    os.setuid(NOBODY)
+                asyncio.run(SQLiteStore.open(path, max_bytes=10**6, max_body=1000))
+            except BaseException as error:
+                said = f"{type(error).__name__}: {error}"
+            os.write(write, said.encode())
+            os._exit(0)
+        os.close(write)
+        os.waitpid(child, 0)
+        with os.fdopen(read) as pipe:
+            return pipe.read()
+
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
+        folder.chmod(0o711)
+        path = folder / "private/cache.db"
+
+        async def make() -> None:
+            await (await SQLiteStore.open(path, max_bytes=10**6, max_body=1000)).aclose()
+
+        asyncio.run(make())
+        if os.geteuid() == 0:
+            for made in (path.parent, *path.parent.iterdir()):
+                os.chown(made, NOBODY, NOBODY)
+        target = folder / protected
+        mode = target.stat().st_mode
+        assert opened() == "no error"
+        target.chmod(mode & ~0o222)
+        assert "StoreError" in (said := opened())
+        assert "not writable" in said
+        target.chmod(mode)
 
 
 # Restarts, versions, damage.
