@@ -30,7 +30,7 @@ USER 10001:10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 8080
-# Long enough at the start for the first conversion of the model.
+# The gateway answers /healthz within seconds; the local model may take a minute longer (see /readyz).
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]
 CMD ["refrain", "serve", "--config", "/etc/refrain/refrain.yaml"]

@@ -77,6 +77,8 @@ class Backend(Protocol):
     name: str
     revision: str
     """Everything about this backend that can change its answers (base URL, model, precision); part of the key."""
+    private: tuple[str, ...]
+    """Words that no client may read: its credential, its address."""
 
     async def start(self) -> None: ...
 

@@ -7,7 +7,8 @@ proxy settings from the environment, and none of these may happen to a call that
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from time import monotonic
 from typing import cast
 
 import aiohttp
@@ -29,6 +30,8 @@ from backends.base import (
 # just closing would fail a POST, which cannot be repeated safely.
 KEEP_ALIVE = 4.0
 AGENT = b"refrain"
+DOWN_FOR = 5.0
+"""Seconds after a failed connection for which the backend counts as down."""
 PIECE = 256 * 1024
 """Bytes that are handed to the socket at once: sending a larger body whole would hold up the event loop."""
 
@@ -49,6 +52,7 @@ class RemoteBackend:
         between_chunks_timeout: float = 60.0,
         max_reply: int = 64 * 2**20,
         revision: str | None = None,
+        mono: Callable[[], float] = monotonic,
     ) -> None:
         self.name = name
         self.revision = revision if revision is not None else f"remote:{base_url.rstrip('/')}"
@@ -67,7 +71,12 @@ class RemoteBackend:
             self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
         self._urls: dict[str, httpx.URL] = {}
         self._transport: AiohttpTransport | None = None
-        self._reachable = True
+        self._mono = mono
+        self._down_until = mono()
+        self._closed = False
+        # What no client may read in an error: the credential, and where the server is.
+        host = httpx.URL(self._base).host
+        self.private = tuple(word for word in (api_key, self._base, host) if word)
 
     def __repr__(self) -> str:
         return f"RemoteBackend({self.name!r}, {self.state()})"
@@ -76,14 +85,17 @@ class RemoteBackend:
         """Nothing to wait for: connections are opened when calls need them."""
 
     def state(self) -> State:
-        return "ready" if self._reachable else "down"
+        # Only for a while: nobody may be sending calls by which it would turn out to be back.
+        return "down" if self._mono() < self._down_until else "ready"
 
     @property
     def detail(self) -> str:
-        return "ready" if self._reachable else "cannot be reached"
+        return "ready" if self.state() == "ready" else "cannot be reached"
 
     async def send(self, call: Call) -> Reply:
         """Send and wait for the reply's head. Raises BackendError."""
+        if self._closed:
+            raise ConnectFailed(f"Backend '{self.name}' has been taken out of the configuration.")
         request = httpx.Request(
             call.method,
             self._url(call.path, call.query),
@@ -96,12 +108,14 @@ class RemoteBackend:
                 response = await self._open().handle_async_request(request)
         except Exception as error:
             failure = _translate(error, self.name, "first_byte")
-            self._reachable = not isinstance(failure, ConnectFailed)
+            if isinstance(failure, ConnectFailed):
+                self._down_until = self._mono() + DOWN_FOR
             raise failure from error
-        self._reachable = True
+        self._down_until = self._mono()
         return _HttpReply(response, self.name, self._between, self._max_reply)
 
     async def aclose(self) -> None:
+        self._closed = True
         if self._transport is not None:
             await self._transport.aclose()
             self._transport = None

@@ -17,7 +17,7 @@ from benchmarks.procs import bare_server, gateway
 
 CONFIG = """
 auth:
-  keys: [{{key: {key}, tenant: bench, user: bench}}]
+  keys: [{{key: {key}, tenant: bench, user: bench, role: admin}}]
 store: {{url: "memory://"}}
 backends: {{up: {{kind: remote, base_url: "http://127.0.0.1:{port}/v1"}}}}
 models: {{"*": up}}
@@ -65,6 +65,9 @@ def measure(ports: Ports, options: argparse.Namespace) -> dict[str, float]:
         f["proxy_added_ms"] = f["proxy_p50_ms"] - f["direct_p50_ms"]
         for name, value in f.items():
             rounds.setdefault(name, []).append(value)
+    made = options.prompts * (1 + options.rounds)
+    if (misses := load.misses(ports.ours)) != made:
+        sys.exit(f"{misses} misses instead of {made}: what was measured as hits were not all hits")
     return {name: statistics.median(values) for name, values in rounds.items()}
 
 
@@ -75,10 +78,10 @@ def one_round(ports: Ports, hits: list[bytes], number: int, options: argparse.Na
         ("bare_rps", lambda: load.throughput(ports.bare, hits, options.seconds)),
         ("hit_rps", lambda: load.throughput(ports.ours, hits, options.seconds)),
         ("bare_p50_ms", lambda: load.one_by_one(ports.bare, hits * 3)),
-        ("hit_p50_ms", lambda: load.one_by_one(ports.ours, hits * 3)),
+        ("hit_p50_ms", lambda: load.one_by_one(ports.ours, hits * 3, "exact")),
         ("direct_p50_ms", lambda: load.one_by_one(ports.upstream, misses)),
         ("proxy_p50_ms", lambda: load.one_by_one(ports.proxy, misses)),
-        ("miss_p50_ms", lambda: load.one_by_one(ports.ours, misses)),
+        ("miss_p50_ms", lambda: load.one_by_one(ports.ours, misses, "miss")),
     ]
     return {name: step() for name, step in (steps if number % 2 == 0 else reversed(steps))}
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,9 +49,10 @@ def body(seed: str) -> bytes:
     return json.dumps({"model": "bench", "messages": messages, "temperature": 0}).encode()
 
 
-def one_by_one(port: int, bodies: Sequence[bytes], path: str = PATH) -> float:
-    """Median milliseconds from sending a request to having its whole answer, one connection."""
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
+def one_by_one(port: int, bodies: Sequence[bytes], outcome: str | None = None) -> float:
+    """Median milliseconds from sending a request to having its whole answer, one connection. `outcome` is what every
+    answer's x-refrain-cache must say."""
+    head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
     head += "Content-Type: application/json\r\nContent-Length: "
     times = []
     with socket.create_connection(("127.0.0.1", port), timeout=30) as s:
@@ -59,12 +61,15 @@ def one_by_one(port: int, bodies: Sequence[bytes], path: str = PATH) -> float:
             wire = f"{head}{len(data)}\r\n\r\n".encode() + data
             begun = time.perf_counter()
             s.sendall(wire)
-            _read_answer(s)
+            answer = _read_answer(s)
             times.append(time.perf_counter() - begun)
+            if outcome is not None and f"x-refrain-cache: {outcome}\r\n".encode() not in answer:
+                sys.exit(f"this was to be {outcome}, and is not: {answer!r}")
     return statistics.median(times) * 1000
 
 
-def _read_answer(s: socket.socket) -> None:
+def _read_answer(s: socket.socket) -> bytes:
+    """The head of the answer, once all of it is there."""
     data = s.recv(65536)
     while b"\r\n\r\n" not in data:
         data += s.recv(65536)
@@ -74,9 +79,10 @@ def _read_answer(s: socket.socket) -> None:
     length = next(int(x[15:]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length:"))
     while len(rest) < length:
         rest += s.recv(65536)
+    return head + b"\r\n"
 
 
-def throughput(port: int, bodies: Sequence[bytes], seconds: int, path: str = PATH, connections: int = 32) -> float:
+def throughput(port: int, bodies: Sequence[bytes], seconds: int) -> float:
     """Requests per second over 32 connections."""
     wrk = shutil.which("wrk")
     if wrk is None:
@@ -85,10 +91,17 @@ def throughput(port: int, bodies: Sequence[bytes], seconds: int, path: str = PAT
         script, lines = Path(folder, "post.lua"), Path(folder, "bodies")
         script.write_text(LUA)
         lines.write_bytes(b"\n".join(bodies))
-        url = f"http://127.0.0.1:{port}{path}"
-        command = [wrk, "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url, "--", str(lines), KEY]
+        url = f"http://127.0.0.1:{port}{PATH}"
+        command = [wrk, "-t1", "-c32", f"-d{seconds}s", "-s", str(script), url, "--", str(lines), KEY]
         out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 30).stdout
     result = json.loads(next(line for line in out.splitlines() if line.startswith("JSON "))[5:])
     if result["errors"]:
         sys.exit(f"wrk saw {result['errors']} errors at {url}")
     return float(result["requests"] / result["us"] * 1e6)
+
+
+def misses(port: int) -> int:
+    """How many requests the gateway has sent on, by its own count."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/admin/stats", headers={"authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return int(json.load(response)["requests"].get("miss", 0))

@@ -4,11 +4,13 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 UVICORN = ("--http", "httptools", "--loop", "uvloop", "--no-access-log", "--log-level", "error", "--lifespan", "off")
 
@@ -44,25 +46,26 @@ def _process(
     command: list[str], port: int, ready: str | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[None]:
     full = {**os.environ, "PYTHONPATH": os.getcwd(), **(env or {})}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=full, text=True)
-    try:
-        _wait(process, port, ready)
-        yield
-    finally:
-        process.terminate()
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=full)
         try:
-            process.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+            _wait(process, port, ready, said)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
-def _wait(process: "subprocess.Popen[str]", port: int, ready: str | None) -> None:
+def _wait(process: "subprocess.Popen[bytes]", port: int, ready: str | None, said: TextIO) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            _, err = process.communicate()
-            sys.exit(f"a server did not start:\n{err}")
+            said.seek(0)
+            sys.exit(f"a server did not start:\n{said.read()}")
         try:
             if ready is None:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping, Sequence
+from time import monotonic
 from types import CoroutineType
 from typing import Any
 
@@ -16,7 +17,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
 BODY_TIMEOUT = 30.0
-"""Seconds between two pieces of a request body; a client that is slower holds a connection for nothing."""
+SLOWEST = 16 * 1024
+"""A request body has so many seconds, and one more for every so many bytes: a client that is slower than that holds a
+connection and a buffer for nothing."""
 
 
 class Disconnected(Exception):
@@ -42,14 +45,14 @@ async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
         # Inflating what a client sends is how small requests become large ones.
         text = "Compressed request bodies are not accepted: send it without Content-Encoding."
         raise ApiError(415, text, code="unsupported_content_encoding")
-    message = await _next(receive)
+    message = await _next(receive, BODY_TIMEOUT)
     body: bytes = message.get("body", b"")
     if message.get("more_body"):
-        pieces, size = [body], len(body)
+        pieces, size, begun = [body], len(body), monotonic()
         while message.get("more_body"):
             if size > limit:
                 raise _too_large(limit)
-            message = await _next(receive)
+            message = await _next(receive, begun + BODY_TIMEOUT + size / SLOWEST - monotonic())
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
         body = b"".join(pieces)
@@ -60,8 +63,8 @@ async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     return body
 
 
-async def _next(receive: Receive) -> Message:
-    """The next message, or ApiError 408."""
+async def _next(receive: Receive, seconds: float) -> Message:
+    """The next message, within so many seconds, or ApiError 408."""
     # Nearly always the message is here already, and a timer would cost more than all else that a hit does. So the
     # first step is taken without one.
     coming = receive()
@@ -73,7 +76,7 @@ async def _next(receive: Receive) -> Message:
         message: Message = here.value
         return message
     try:
-        async with asyncio.timeout(BODY_TIMEOUT):
+        async with asyncio.timeout(max(0.0, seconds)):
             return await _Rest(coming, waits_for)
     except TimeoutError:
         text = "The request's body did not arrive in time."
@@ -158,13 +161,14 @@ class Outlet:
         await send_error(self._send, error, headers)
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, but stop it when the client leaves (raises Disconnected then)."""
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None], *, done: Callable[[], bool]) -> None:
+    """Do the work, but stop it when the client leaves (raises Disconnected then). Once `done` says that the client has
+    everything, its leaving is no matter."""
     task = asyncio.create_task(work)
     watch = asyncio.create_task(_departure(receive))
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
+        if not task.done() and not done():
             raise Disconnected
         await task
     finally:

@@ -23,7 +23,7 @@ def new_request_id() -> str:
 
 
 class Tier:
-    """What one tier said: `result` is its word (`hit`, `miss`, `expired`, `skipped`), `why` a short reason code."""
+    """What one tier said: `result` is its word (`hit`, `miss`, `skipped`), `why` a short reason code."""
 
     __slots__ = ("name", "result", "ttl", "why")
 

@@ -2,8 +2,8 @@
 
     {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 
-Everything that goes wrong before an answer becomes an ApiError; `gateway.app` renders it, whatever route it came
-from. Types and codes are OpenAI's where OpenAI has one.
+Everything that goes wrong before an answer becomes an ApiError, whatever route it came from.
+Types and codes are OpenAI's where OpenAI has one.
 """
 
 from collections.abc import Mapping

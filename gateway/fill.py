@@ -5,8 +5,9 @@ that it asked for either way. The answer is stored before its last byte leaves, 
 reading it finds it.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 from math import inf
 from time import perf_counter
 
@@ -18,6 +19,7 @@ from cache.exact import ExactCache
 from cache.stores.memory import Slot
 from gateway.ask import Ask
 from gateway.cacheability import answer_reason, asked_choices, well_formed
+from gateway.errors import ApiError
 from gateway.prices import call_cost
 from gateway.snapshot import Snapshot
 from gateway.upstream import Event, Json, broken, read_answer, read_events, send, stream_error, upstream_id, usage_of
@@ -25,6 +27,9 @@ from gateway.visit import Visit
 from gateway.wire.assemble import Assembler
 from gateway.wire.render import client_event, render_stream
 from gateway.wire.sse import DONE_EVENT
+
+DRAIN = 0.25
+"""Seconds that a backend has to end its reply after its end marker."""
 
 
 async def fill(
@@ -71,7 +76,7 @@ class _Fill:
         raw, answer = await read_answer(reply)
         self._ended = True
         if answer.get("error"):
-            raise stream_error(answer)
+            raise stream_error(answer, ask.backend)
         if ask.form != "json" and not well_formed(ask.api, answer):
             self._book(usage_of(answer), unserved=True)
             raise broken("The backend's answer has no choices to stream.")
@@ -82,7 +87,7 @@ class _Fill:
 
     async def _stream(self, reply: Reply) -> Slot | None:
         ask, visit, outlet = self._ask, self._visit, self._visit.outlet
-        assembler = Assembler(ask.api, asked=asked_choices(ask.body))
+        assembler = Assembler(ask.api)
         async with aclosing(read_events(reply)) as batches:
             async for events in batches:
                 if out := self._take(events, assembler):
@@ -90,10 +95,20 @@ class _Fill:
                         visit.decision.status = 200
                         await outlet.start(200, visit.headers(ask))
                     await outlet.write(out)
-        if not assembler.complete:
-            self._book(usage_of(assembler.result()), unserved=True)
-            raise broken("The backend's stream ended before its answer was complete.")
+                if self._ended:
+                    break
+            slot = await self._complete(assembler)
+            if self._ended:
+                await _drain(batches)
+        return slot
+
+    async def _complete(self, assembler: Assembler) -> Slot | None:
+        """The stream is over: answer what is still to be answered."""
+        ask, visit, outlet = self._ask, self._visit, self._visit.outlet
         answer = assembler.result()
+        if not assembler.complete:
+            self._book(usage_of(answer), unserved=True)
+            raise broken("The backend's stream ended before its answer was complete.")
         raw = msgspec.json.encode(answer)
         slot = await self._keep(raw, answer)
         if ask.form == "json":
@@ -113,7 +128,7 @@ class _Fill:
                 self._ended = True
                 break
             if chunk.get("error"):
-                raise stream_error(chunk)
+                raise stream_error(chunk, self._ask.backend)
             assembler.add(chunk)
             if form != "json" and (piece := client_event(data, chunk, usage=form == "sse+usage")):
                 out.append(piece)
@@ -180,3 +195,12 @@ class _Fill:
         d.usd = usd
         d.status = 200
         return Cost(ms, usd)
+
+
+async def _drain(batches: AsyncGenerator[list[Event], None]) -> None:
+    """Read what follows the end marker, so that the connection can be used again; a backend that holds it open for
+    longer loses it."""
+    with suppress(ApiError, TimeoutError):
+        async with asyncio.timeout(DRAIN):
+            async for _ in batches:
+                pass

@@ -25,7 +25,11 @@ class Fleet:
     async def apply(self, config: Config) -> Mapping[str, Backend]:
         """Start what is new or changed, retire what is gone; gives the backends by name."""
         wanted = {name: config.backends[name] for name in used_backends(config)}
-        kept = {name: known for name, known in self._running.items() if wanted.get(name) == known[0]}
+        kept = {
+            name: known
+            for name, known in self._running.items()
+            if name in wanted and _matter(wanted[name]) == _matter(known[0])
+        }
         fresh: dict[str, tuple[BackendConfig, Managed]] = {}
         try:
             for name in wanted.keys() - kept.keys():
@@ -65,6 +69,14 @@ def used_backends(config: Config) -> Iterable[str]:
     return dict.fromkeys(names)
 
 
+def _matter(settings: BackendConfig) -> tuple[object, ...]:
+    """The settings that `build` uses: where others change, such as a price, a running engine goes on."""
+    timeouts = settings.timeouts
+    if isinstance(settings, LocalConfig):
+        return ("local", settings.model, settings.precision, settings.max_queue, timeouts)
+    return ("remote", settings.urls[0], settings.api_key, timeouts)
+
+
 def build(name: str, settings: BackendConfig) -> Backend:
     timeouts = settings.timeouts
     if isinstance(settings, LocalConfig):
@@ -96,6 +108,7 @@ class Managed:
         self._idle.set()
         self.name = backend.name
         self.revision = backend.revision
+        self.private = backend.private
 
     async def start(self) -> None:
         await self._backend.start()

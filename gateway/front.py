@@ -18,12 +18,12 @@ from time import perf_counter
 from blake3 import blake3
 
 from cache.stores.memory import MemoryStore, Slot
-from gateway.asgi import App, Disconnected, Headers, Receive, Scope, Send, read_body, send_error
+from gateway.asgi import App, Disconnected, Headers, Receive, Scope, Send, read_body, read_headers, send_error
 from gateway.auth import Principal
 from gateway.decisions import Decision, Tier, new_request_id
 from gateway.directives import HEADERS as DIRECTIVE_HEADERS
 from gateway.errors import ApiError
-from gateway.heads import JSON, PRIVATE, SSE, Header, header_text, reuse, saved_value
+from gateway.heads import JSON, PRIVATE, SSE, Header, decision_headers, header_text, reuse, saved_value
 from gateway.recorder import Recorder
 from gateway.snapshot import Snapshot
 
@@ -33,6 +33,8 @@ BEHAVIOUR = DIRECTIVE_HEADERS | {
     b"origin",  # a browser's page asks: gateway.auth has its say first
 }
 INCOMING = "refrain.incoming"
+SHORT_LENGTH = 5
+"""Digits of a Content-Length up to which a body is read before it is known who sends it: below 100 kB."""
 HIT: tuple[bytes, bytes] = (b"x-refrain-cache", b"exact")
 
 
@@ -109,9 +111,13 @@ class Front:
         # Of a header that comes twice the last one is here; such a request goes the long way.
         headers: Headers = dict(scope["headers"])
         try:
+            length = headers.get(b"content-length", b"")
+            if not length.isdigit() or len(length) > SHORT_LENGTH:
+                # Nobody's large body is worth reading. (Of small ones the long way, or the alias, finds out.)
+                snapshot.auth.principal(read_headers(scope))
             body = await read_body(headers, receive, snapshot.config.server.max_body)
         except ApiError as error:
-            await send_error(send, error, (PRIVATE, (b"x-request-id", new_request_id().encode())))
+            await self._refuse(error, started, send)
             return
         except Disconnected:
             return
@@ -129,6 +135,12 @@ class Front:
                     return
         scope[INCOMING] = Incoming(body, alias, started)
         await self._app(scope, receive, send)
+
+    async def _refuse(self, error: ApiError, started: float, send: Send) -> None:
+        decision = Decision(new_request_id(), self._clock(), "", "")
+        decision.error, decision.status = error.code, error.status
+        self._finish(decision, started)
+        await send_error(send, error, decision_headers(decision))
 
     async def _hit(self, replay: Replay, slot: Slot, body: bytes, now: float, started: float, send: Send) -> None:
         ttl = int(replay.expires - now)

@@ -44,6 +44,10 @@ class _View(Collector):
         for name, stats in stores.items():
             evicted.add_metric([name], stats.evicted)
         yield evicted
+        dropped = CounterMetricFamily("refrain_store_dropped", "Writes that the store gave up.", labels=["store"])
+        for name, stats in stores.items():
+            dropped.add_metric([name], stats.dropped)
+        yield dropped
 
     def _requests(self) -> Iterator[Metric]:
         labels = ["endpoint", "tier", "outcome"]

@@ -33,8 +33,9 @@ from gateway.wire.sse import event
 
 log = structlog.get_logger("refrain")
 
-LARGE_BODY = 256 * 1024
-"""Bytes from which a body is parsed in a thread, so that it does not hold up the event loop."""
+LARGE_BODY = 64 * 1024
+MANY_VALUES = 2_000
+"""A body of more bytes, or of more commas, is parsed in a thread, so that it does not hold up the event loop."""
 
 CLIENT_GONE = 499
 
@@ -74,7 +75,7 @@ class Pipeline:
         at = visit.phase("auth", visit.incoming.started)
 
         arguments = (api, raw, headers, scope["query_string"].decode("latin-1"), endpoint, d.principal, snapshot)
-        if len(raw) < LARGE_BODY:
+        if len(raw) < LARGE_BODY and raw.count(b",") < MANY_VALUES:
             ask = understand(*arguments)
         else:
             ask = await asyncio.to_thread(understand, *arguments)
@@ -86,7 +87,7 @@ class Pipeline:
         if ask.directives.only_if_cached:
             message = "Nothing is cached for this request, and it asked for a cached answer only."
             raise ApiError(504, message, code="not_cached", headers={"x-should-retry": "false"})
-        await while_connected(receive, self._fetch(visit, ask))
+        await while_connected(receive, self._fetch(visit, ask), done=lambda: d.finished)
 
     async def _reuse(self, visit: Visit, ask: Ask) -> bool:
         """Answer from the exact tier if it may and can."""
@@ -133,7 +134,7 @@ class Pipeline:
             return known
         answer = msgspec.json.decode(slot.entry.body)
         data = render_stream(ask.api, answer, include_usage=ask.form == "sse+usage")
-        self.cache.front.attach(slot.entry.key, ask.form, data)
+        self.cache.front.attach(slot, ask.form, data)
         return data
 
     def _learn(self, visit: Visit, ask: Ask, slot: Slot) -> None:
@@ -151,7 +152,7 @@ class Pipeline:
             expires=expires_at(slot.entry, life),
             slot=slot,
         )
-        self.cache.front.alias(alias, slot.entry.key, replay, Replay.SIZE)
+        self.cache.front.alias(alias, slot, replay, Replay.SIZE)
 
     async def _fail(self, visit: Visit, error: ApiError) -> None:
         d, outlet = visit.decision, visit.outlet

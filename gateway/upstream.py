@@ -6,7 +6,7 @@ that looks like a credential or an address is masked.
 """
 
 import re
-from collections.abc import AsyncGenerator, Container
+from collections.abc import AsyncGenerator, Container, Iterable
 from contextlib import aclosing
 from typing import Any
 
@@ -32,6 +32,7 @@ PASSED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
 _ADDRESS = re.compile(r"(?i)\bbearer\s+\S+|\b[a-z][a-z0-9+.-]*://\S+")
 _FIELD = re.compile(r"[A-Za-z_][\w.\[\]]{0,100}")
 _FIELD_HEAD = re.compile(r"[.\[]")
+_PREFIXED = re.compile(r"(?i)\b(?:sk|rf|pk|key|api|xai|gsk)[-_][\w*+/=.-]{6,}")
 _LONG_WORD = re.compile(r"[\w*+/=.-]{12,}")
 
 Json = dict[str, Any]
@@ -48,7 +49,7 @@ async def send(backend: Backend, call: Call, model: str = "", fields: Container[
     if reply.status == 200:
         return reply
     try:
-        raise _refusal(backend.name, reply, await reply.read(), model, fields)
+        raise _refusal(backend, reply, await reply.read(), model, fields)
     except BackendError as error:
         raise failure(error) from error
     finally:
@@ -132,13 +133,14 @@ def failure(error: BackendError) -> ApiError:
             return ApiError(502, text, code="backend_reply_too_large")
 
 
-def stream_error(parsed: Json) -> ApiError:
-    """The error that a backend sent in the middle of its stream."""
-    return _from_envelope(502, parsed.get("error"), "The backend reported an error in the middle of its answer.")
+def stream_error(parsed: Json, backend: Backend) -> ApiError:
+    """The error that a backend sent in place of an answer, or in the middle of its stream."""
+    text = "The backend reported an error in the middle of its answer."
+    return _from_envelope(502, parsed.get("error"), text, private=backend.private)
 
 
-def _refusal(name: str, reply: Reply, raw: bytes, model: str, fields: Container[str]) -> ApiError:
-    status = reply.status
+def _refusal(backend: Backend, reply: Reply, raw: bytes, model: str, fields: Container[str]) -> ApiError:
+    name, status = backend.name, reply.status
     headers = {h: reply.headers[h] for h in PASSED_HEADERS if h in reply.headers}
     if status in (401, 403):
         text = f"Backend '{name}' refused the gateway's credentials ({status}): check its `api_key`."
@@ -150,20 +152,27 @@ def _refusal(name: str, reply: Reply, raw: bytes, model: str, fields: Container[
         envelope = msgspec.json.decode(raw).get("error")
     except (msgspec.DecodeError, AttributeError, RecursionError, UnicodeDecodeError):
         envelope = None
-    error = _from_envelope(status, envelope, f"Backend '{name}' refused the request ({status}).", model, fields)
+    error = _from_envelope(
+        status, envelope, f"Backend '{name}' refused the request ({status}).", model, fields, backend.private
+    )
     error.headers.update(headers)
     return error
 
 
 def _from_envelope(
-    status: int, envelope: Any, otherwise: str, model: str = "", fields: Container[str] = ()
+    status: int,
+    envelope: Any,
+    otherwise: str,
+    model: str = "",
+    fields: Container[str] = (),
+    private: Iterable[str] = (),
 ) -> ApiError:
     if not isinstance(envelope, dict):
         return ApiError(status, otherwise, code="backend_error")
 
     def text(name: str) -> str | None:
         value = envelope.get(name)
-        return mask(value[:2000], model) if isinstance(value, str) else None
+        return mask(value[:2000], model, private) if isinstance(value, str) else None
 
     param = envelope.get("param")
     if not (isinstance(param, str) and _FIELD.fullmatch(param) and _FIELD_HEAD.split(param)[0] in fields):
@@ -171,8 +180,11 @@ def _from_envelope(
     return ApiError(status, text("message") or otherwise, code=text("code"), param=param, type=text("type"))
 
 
-def mask(text: str, model: str) -> str:
-    """The text without what looks like a credential or an address; the model's own name may stay."""
+def mask(text: str, model: str, private: Iterable[str] = ()) -> str:
+    """The text without `private` words and without what looks like a credential or an address; the model's own name
+    may stay."""
+    for word in private:
+        text = text.replace(word, "***")
 
     def shown(found: re.Match[str]) -> str:
         # Keys, tokens and ids are long words that mix letters and digits; what a client needs to read hardly ever is.
@@ -180,7 +192,7 @@ def mask(text: str, model: str) -> str:
         mixed = any(c.isdigit() for c in word) and any(c.isalpha() for c in word)
         return "***" if mixed and word.strip(".") != model else word
 
-    return _LONG_WORD.sub(shown, _ADDRESS.sub("***", text))
+    return _LONG_WORD.sub(shown, _PREFIXED.sub("***", _ADDRESS.sub("***", text)))
 
 
 def broken(text: str) -> ApiError:

@@ -31,6 +31,7 @@ class LocalBackend:
         between_chunks_timeout: float = 60.0,
     ) -> None:
         self.name = name
+        self.private: tuple[str, ...] = ()
         # Resolved here and handed on, so that the revision and the engine cannot disagree.
         resolved = resolve_precision(precision)
         self.revision = revision(model, resolved)
@@ -76,9 +77,7 @@ class LocalBackend:
             if self.state() == "down":
                 # The reason may name a path of this machine, which is not for every client.
                 raise ConnectFailed("The local engine is down. The gateway's log says why.")
-            raise BackendStarting(
-                f"The local engine is starting ({self.detail}). Try again shortly.", retry_after=RETRY_AFTER
-            )
+            raise BackendStarting("The local engine is starting. Try again shortly.", retry_after=RETRY_AFTER)
         return await self._remote.send(call)
 
     def state(self) -> State:

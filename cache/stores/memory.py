@@ -105,13 +105,12 @@ class MemoryStore:
         self._evict()
         return slot
 
-    def attach(self, key: bytes, form: str, data: bytes) -> None:
-        """Keep `data`, the answer of `key` in another wire form; ignored where it does not fit or the key is gone.
+    def attach(self, slot: Slot, form: str, data: bytes) -> None:
+        """Keep `data`, the slot's answer in another wire form.
 
-        Render from a slot and attach without an await between, or the form may be of an answer since replaced.
+        Ignored where it does not fit, or the slot is no longer in the store: evicted, purged or replaced.
         """
-        slot = self._slots.get(key)
-        if slot is None:
+        if self._slots.get(slot.entry.key) is not slot:
             return
         former = slot.rendered.get(form)
         grown = len(data) - len(former) if former is not None else len(data) + FORM_OVERHEAD
@@ -119,13 +118,12 @@ class MemoryStore:
             slot.rendered[form] = data
             self._evict()
 
-    def alias(self, alias_digest: bytes, key: bytes, payload: object, size: int) -> None:
-        """Let `alias_digest` lead to the slot of `key` and to `payload`, which takes `size` bytes.
+    def alias(self, alias_digest: bytes, slot: Slot, payload: object, size: int) -> None:
+        """Let `alias_digest` lead to `slot` and to `payload`, which takes `size` bytes.
 
-        Ignored where it does not fit or the key is gone. As with `attach`, no await between `peek` and this.
+        Ignored where it does not fit, or the slot is no longer in the store: evicted, purged or replaced.
         """
-        slot = self._slots.get(key)
-        if slot is None:
+        if self._slots.get(slot.entry.key) is not slot:
             return
         self._forget_alias(alias_digest)
         if len(slot.aliases) >= MAX_ALIASES:

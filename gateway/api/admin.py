@@ -194,7 +194,10 @@ def _store_down() -> ApiError:
 
 
 def _store(stats: Any) -> dict[str, Any]:
-    return {name: getattr(stats, name) for name in ("entries", "bytes", "max_bytes", "evicted", "corrupt", "healthy")}
+    return {
+        name: getattr(stats, name)
+        for name in ("entries", "bytes", "max_bytes", "evicted", "corrupt", "dropped", "healthy")
+    }
 
 
 def _entry(e: Entry, now: float) -> dict[str, Any]:

@@ -3,15 +3,15 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from backends.base import Backend, BackendError, Call
+from backends.base import Backend, Call
 from gateway.asgi import read_headers
 from gateway.config import backend_for
 from gateway.errors import ApiError, shorten
 from gateway.snapshot import Snapshot
+from gateway.upstream import read_answer, send
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -63,12 +63,13 @@ async def _known(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
 async def _listed(backend: Backend) -> list[dict[str, Any]]:
     try:
         async with asyncio.timeout(LIST_TIMEOUT):
-            reply = await backend.send(Call("models", b"", method="GET"))
+            reply = await send(backend, Call("models", b"", method="GET"))
             try:
-                found = msgspec.json.decode(await reply.read())
+                _, found = await read_answer(reply)
             finally:
                 await reply.aclose()
-    except (BackendError, TimeoutError, msgspec.DecodeError):
+    except (ApiError, TimeoutError):
         return []
-    data = found.get("data") if isinstance(found, dict) else None
-    return [m for m in data or () if isinstance(m, dict) and isinstance(m.get("id"), str)]
+    data = found.get("data")
+    listed = data if isinstance(data, list) else []
+    return [m for m in listed if isinstance(m, dict) and isinstance(m.get("id"), str)]

@@ -42,7 +42,6 @@ def install(app: FastAPI, gateway: "Gateway") -> None:
     _add(app, gateway, "GET", "/admin/entries", admin.entries)
     _add(app, gateway, "POST", "/admin/purge", admin.purge)
     app.add_exception_handler(HTTPException, _no_route)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 class _Answers:
@@ -62,6 +61,9 @@ def _add(app: FastAPI, gateway: "Gateway", method: str, path: str, handler: Hand
             response = await handler(gateway, request)
         except ApiError as error:
             response = _render(error)
+        except Exception as error:
+            log.error("unexpected error", path=path, kind=type(error).__name__, where=where(error))
+            response = _render(ApiError(500, "The gateway failed on this request.", code="internal_error"))
         response.headers.setdefault("cache-control", "private, no-store")
         response.headers["x-request-id"] = new_request_id()
         return response
@@ -84,8 +86,3 @@ async def _no_route(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)
     return response
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("unexpected error", path=request.url.path, kind=type(error).__name__, where=where(error))
-    return _render(ApiError(500, "The gateway failed on this request.", code="internal_error"))

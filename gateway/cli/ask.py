@@ -45,9 +45,9 @@ def ask(
             text, usage = _read(response, quiet=as_json)
             shown = {"outcome": _outcome(response), "answer": text, "usage": usage, "headers": _shown(response)}
     except httpx.ConnectError:
-        _stop(f"No gateway answers at {url}. Start one with `refrain serve`, or name another with --url.")
+        _stop(f"No gateway answers at {url}. Start one with `refrain serve`, or name another with --url.", as_json)
     except httpx.HTTPError as error:
-        _stop(f"The answer broke off: {type(error).__name__}.")
+        _stop(f"The answer broke off: {type(error).__name__}.", as_json)
     if as_json:
         typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     else:
@@ -58,14 +58,14 @@ def _read(response: "httpx.Response", *, quiet: bool) -> tuple[str, dict[str, An
     """The text as it comes, and the usage."""
     if response.status_code != 200:
         response.read()
-        _stop(f"{response.status_code}: {_message(response.text)}")
+        _stop(f"{response.status_code}: {_message(response.text)}", quiet)
     text, usage = "", None
     for line in response.iter_lines():
         if not line.startswith("data: ") or line == "data: [DONE]":
             continue
         chunk = json.loads(line[6:])
         if "error" in chunk:
-            _stop(f"\nThe answer broke off: {chunk['error'].get('message')}")
+            _stop(f"The answer broke off: {chunk['error'].get('message')}", quiet)
         usage = chunk.get("usage") or usage
         for choice in chunk.get("choices") or ():
             piece = choice["delta"].get("content") or ""
@@ -115,6 +115,6 @@ def _explain(shown: dict[str, Any]) -> None:
     Console(stderr=True, highlight=False).print("", table)
 
 
-def _stop(text: str) -> NoReturn:
-    typer.echo(text, err=True)
+def _stop(text: str, as_json: bool) -> NoReturn:
+    typer.echo(json.dumps({"error": text}) if as_json else text, err=not as_json)
     raise typer.Exit(1)

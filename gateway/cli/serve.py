@@ -31,6 +31,7 @@ def serve(
 
     from gateway.app import create_app
     from gateway.config import ConfigError, find_config, load_config, notes
+    from gateway.http import BoundedProtocol
     from gateway.logs import configure
 
     configure()
@@ -49,7 +50,7 @@ def serve(
     app = create_app(loaded, path=path, server=server, announce=_announcement(listener, path))
     uvicorn_config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedProtocol,
         loop="uvloop",
         ws="none",
         log_level="error",

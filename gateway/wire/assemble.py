@@ -14,23 +14,16 @@ NOT_KEPT = frozenset({"choices", "object", "obfuscation"})
 
 
 class Assembler:
-    """Add chunks in order; `complete` once every choice asked for has its finish reason."""
+    """Add chunks in order; `complete` once every choice that began has its finish reason, and there is one."""
 
-    def __init__(self, api: Api, *, asked: int) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._asked = asked
         self._top: Json = {}
         self._choices: dict[int, Json] = {}
 
     @property
     def complete(self) -> bool:
-        finished = [c for c in self._choices.values() if c.get("finish_reason")]
-        return len(finished) == len(self._choices) and len(finished) >= self._asked
-
-    @property
-    def usage(self) -> Json | None:
-        usage = self._top.get("usage")
-        return usage if isinstance(usage, dict) else None
+        return bool(self._choices) and all(c.get("finish_reason") for c in self._choices.values())
 
     def add(self, chunk: Json) -> None:
         for name, value in chunk.items():

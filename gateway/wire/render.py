@@ -12,6 +12,8 @@ from gateway.wire.sse import DONE_EVENT, event
 Json = dict[str, Any]
 CHUNK_OBJECTS: dict[Api, str] = {"chat": "chat.completion.chunk", "completions": "text_completion"}
 
+IN_EVERY_CHUNK = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
+
 # A replay need not be paced like the original, but one huge chunk defeats clients that draw as text arrives.
 _PIECE = re.compile(r".{1,80}(?:\s|$)|.{1,80}", re.DOTALL)
 _encode = msgspec.json.encode
@@ -19,11 +21,15 @@ _encode = msgspec.json.encode
 
 def render_stream(api: Api, answer: Json, *, include_usage: bool) -> bytes:
     """The whole SSE body for a stored answer, `[DONE]` included. Usage only where the client asked for it."""
-    top = {k: v for k, v in answer.items() if k not in ("choices", "usage")}
-    top["object"] = CHUNK_OBJECTS[api]
+    top = {k: answer[k] for k in IN_EVERY_CHUNK if k in answer} | {"object": CHUNK_OBJECTS[api]}
     if include_usage:
         top["usage"] = None
-    out = [event(_encode({**top, "choices": [piece]})) for c in answer["choices"] for piece in _pieces(api, c)]
+    pieces = [piece for c in answer["choices"] for piece in _pieces(api, c)]
+    # What else the answer carries (citations, token ids) goes out once: in every chunk it would be the chunks' number
+    # of times as large.
+    once = {k: v for k, v in answer.items() if k not in top and k not in ("choices", "usage")}
+    out = [event(_encode({**top, **once, "choices": [piece]})) for piece in pieces[:1]]
+    out += [event(_encode({**top, "choices": [piece]})) for piece in pieces[1:]]
     if include_usage and answer.get("usage") is not None:
         out.append(event(_encode({**top, "choices": [], "usage": answer["usage"]})))
     return b"".join(out) + DONE_EVENT

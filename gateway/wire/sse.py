@@ -6,8 +6,8 @@ a character cut in two by the network is never decoded in halves.
 
 DONE = b"[DONE]"
 DONE_EVENT = b"data: [DONE]\n\n"
-SSE_TYPE = "text/event-stream; charset=utf-8"
 MAX_EVENT = 16 * 2**20
+LINE = 64
 
 
 class EventTooLarge(Exception):
@@ -20,7 +20,8 @@ class EventParser:
     def __init__(self) -> None:
         self._rest: list[bytes] = []  # pieces of a line that has not ended; joined once, however many they are
         self._data: list[bytes] = []
-        self._size = 0  # bytes in both
+        self._held = 0  # bytes in _data; a line counts some even when empty, for its place in the list
+        self._size = 0  # bytes in _rest
         self._first = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -31,7 +32,7 @@ class EventParser:
             self._rest.append(chunk)
         else:
             self._lines(b"".join([*self._rest, chunk]), events)
-        if self._size > MAX_EVENT:
+        if self._size + self._held > MAX_EVENT:
             raise EventTooLarge
         return events
 
@@ -51,7 +52,7 @@ class EventParser:
             self._line(buffer[start:stop], events)
             start = following
         self._rest = [buffer[start:]]
-        self._size = len(buffer) - start + sum(map(len, self._data))
+        self._size = len(buffer) - start
 
     def _line(self, line: bytes, events: list[bytes]) -> None:
         if self._first:
@@ -60,10 +61,11 @@ class EventParser:
         if not line:
             if self._data:
                 events.append(b"\n".join(self._data))
-                self._data = []
+                self._data, self._held = [], 0
         elif line.startswith(b"data:"):
             value = line[6:] if line[5:6] == b" " else line[5:]
             self._data.append(value)
+            self._held += len(value) + LINE
 
 
 def _line_end(buffer: bytes, start: int) -> tuple[int, int] | None:

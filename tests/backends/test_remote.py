@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backends.base import BackendError, BackendTimeout, Call, ConnectFailed, ReplyBroken, ReplyTooLarge
-from backends.remote import RemoteBackend
+from backends.remote import DOWN_FOR, RemoteBackend
 from tests.backends.raw_server import Connection, RawServer, Script, echo, raw_server
 
 CALL = Call("chat/completions", b'{"model": "m"}')
@@ -570,3 +570,24 @@ def test_the_revision_is_the_base_url_unless_told_otherwise() -> None:
 
 def test_the_key_is_not_in_the_repr() -> None:
     assert KEY not in repr(RemoteBackend("a", base_url="http://h/v1", api_key=KEY))
+
+
+async def test_a_backend_that_came_back_is_not_down_for_ever() -> None:
+    """Nobody may be calling it, least of all when a balancer has heard that it is down."""
+    now = 0.0
+    remote = RemoteBackend("fake", base_url="http://127.0.0.1:9/v1", mono=lambda: now)
+    with pytest.raises(ConnectFailed):
+        await remote.send(CALL)
+    assert remote.state() == "down"
+    now = DOWN_FOR
+    assert remote.state() == "ready"
+    await remote.aclose()
+
+
+async def test_a_closed_backend_opens_nothing_again() -> None:
+    async with served(echo) as (server, remote):
+        await whole(remote)
+        await remote.aclose()
+        with pytest.raises(ConnectFailed, match="taken out"):
+            await remote.send(CALL)
+        await server.until_open(0)

@@ -6,6 +6,7 @@ import tracemalloc
 
 import pytest
 
+from cache.match import Match
 from cache.stores.memory import MAX_ALIASES, MemoryStore, Slot
 from tests.contract.stores import START, Clock, key_of, make_entry
 
@@ -35,7 +36,7 @@ def kept(store: MemoryStore, name: str) -> Slot:
 async def test_an_alias_leads_to_its_payload_and_slot(store: MemoryStore) -> None:
     slot = kept(store, "a")
     payload = object()
-    store.alias(b"1", A, payload, 100)
+    store.alias(b"1", slot, payload, 100)
     assert store.by_alias(b"1") == (payload, slot)
     assert store.by_alias(b"2") is None
     assert store.peek(A) is slot
@@ -44,8 +45,7 @@ async def test_an_alias_leads_to_its_payload_and_slot(store: MemoryStore) -> Non
 async def test_aliases_go_with_their_entry(store: MemoryStore) -> None:
     for end in ("discard", "replace", "purge", "expire"):
         empty = await used(store)
-        kept(store, "a")
-        store.alias(b"1", A, "payload", 100)
+        store.alias(b"1", kept(store, "a"), "payload", 100)
         match end:
             case "discard":
                 store.discard(A)
@@ -67,8 +67,7 @@ async def test_an_evicted_entry_takes_its_aliases_along(store: MemoryStore) -> N
     size = kept(store, "a").size
     small = MemoryStore(3 * size + 1000, now=Clock())
     for name in ("a", "b", "c"):
-        kept(small, name)
-        small.alias(name.encode(), key_of(name), name, 0)
+        small.alias(name.encode(), kept(small, name), name, 0)
     assert small.by_alias(b"a") is None
     assert small.by_alias(b"b") is not None
     assert small.by_alias(b"c") is not None
@@ -77,8 +76,7 @@ async def test_an_evicted_entry_takes_its_aliases_along(store: MemoryStore) -> N
 async def test_a_hit_by_alias_is_a_use(store: MemoryStore) -> None:
     size = kept(store, "a").size
     small = MemoryStore(3 * size + 500, now=Clock())
-    kept(small, "a")
-    small.alias(b"1", A, None, 0)
+    small.alias(b"1", kept(small, "a"), None, 0)
     for name in ("b", "c", "d", "e"):
         assert small.by_alias(b"1") is not None
         kept(small, name)
@@ -89,10 +87,10 @@ async def test_a_hit_by_alias_is_a_use(store: MemoryStore) -> None:
 async def test_only_so_many_aliases_per_entry_the_oldest_go(store: MemoryStore) -> None:
     slot = kept(store, "a")
     for n in range(MAX_ALIASES):
-        store.alias(b"%d" % n, A, n, 10)
+        store.alias(b"%d" % n, slot, n, 10)
     full = slot.size
     for n in range(MAX_ALIASES, MAX_ALIASES + 5):
-        store.alias(b"%d" % n, A, n, 10)
+        store.alias(b"%d" % n, slot, n, 10)
     assert slot.size == full == await used(store)
     found = [n for n in range(MAX_ALIASES + 5) if store.by_alias(b"%d" % n) is not None]
     assert found == list(range(5, MAX_ALIASES + 5))
@@ -101,8 +99,8 @@ async def test_only_so_many_aliases_per_entry_the_oldest_go(store: MemoryStore) 
 async def test_an_alias_moves_to_another_entry(store: MemoryStore) -> None:
     one, other = kept(store, "a"), kept(store, "b")
     bare = one.size
-    store.alias(b"1", A, "first", 10)
-    store.alias(b"1", B, "second", 10)
+    store.alias(b"1", one, "first", 10)
+    store.alias(b"1", other, "second", 10)
     assert store.by_alias(b"1") == ("second", other)
     assert one.size == bare
     store.discard(A)
@@ -111,9 +109,9 @@ async def test_an_alias_moves_to_another_entry(store: MemoryStore) -> None:
 
 async def test_an_alias_set_again_is_charged_once(store: MemoryStore) -> None:
     slot = kept(store, "a")
-    store.alias(b"1", A, "x", 10)
+    store.alias(b"1", slot, "x", 10)
     size = slot.size
-    store.alias(b"1", A, "y", 10)
+    store.alias(b"1", slot, "y", 10)
     assert slot.size == size == await used(store)
     assert store.by_alias(b"1") == ("y", slot)
 
@@ -121,11 +119,11 @@ async def test_an_alias_set_again_is_charged_once(store: MemoryStore) -> None:
 async def test_rendered_forms_are_charged_and_go_with_the_answer(store: MemoryStore) -> None:
     slot = kept(store, "a")
     bare = slot.size
-    store.attach(A, "sse", b"x" * 1000)
+    store.attach(slot, "sse", b"x" * 1000)
     assert slot.rendered == {"sse": b"x" * 1000}
     first = slot.size
     assert bare + 1000 < first < bare + 1500
-    store.attach(A, "sse", b"x" * 400)
+    store.attach(slot, "sse", b"x" * 400)
     assert slot.size == first - 600 == await used(store)
     assert kept(store, "a").rendered == {}
     assert await used(store) == bare
@@ -133,9 +131,10 @@ async def test_rendered_forms_are_charged_and_go_with_the_answer(store: MemorySt
 
 async def test_forms_and_aliases_push_others_out_not_their_own_entry() -> None:
     small = MemoryStore(20_000, now=Clock())
-    for name in ("a", "b", "c"):
+    slot = kept(small, "a")
+    for name in ("b", "c"):
         kept(small, name)
-    small.attach(A, "sse", b"x" * 18_000)
+    small.attach(slot, "sse", b"x" * 18_000)
     assert small.peek(A) is not None
     assert small.peek(B) is None
     assert await used(small) <= 20_000
@@ -146,18 +145,49 @@ async def test_what_does_not_fit_beside_its_entry_is_left_out() -> None:
     small = MemoryStore(10_000, now=Clock())
     slot = kept(small, "a")
     size = slot.size
-    small.attach(A, "sse", b"x" * 10_000)
-    small.alias(b"1", A, "payload", 10_000)
+    small.attach(slot, "sse", b"x" * 10_000)
+    small.alias(b"1", slot, "payload", 10_000)
     assert slot.rendered == {}
     assert small.by_alias(b"1") is None
     assert slot.size == size == await used(small)
 
 
-async def test_nothing_attaches_to_a_key_that_is_gone(store: MemoryStore) -> None:
-    store.attach(A, "sse", b"x")
-    store.alias(b"1", A, "payload", 10)
-    assert store.by_alias(b"1") is None
-    assert await used(store) == 0
+async def test_nothing_of_a_former_answer_reaches_the_one_in_its_place(store: MemoryStore) -> None:
+    former = kept(store, "a")
+    slot = kept(store, "a")
+    bare = slot.size
+    store.alias(b"1", slot, "new", 10)
+    size = slot.size
+    store.attach(former, "sse", b"old")
+    store.alias(b"1", former, "old", 10)
+    store.alias(b"2", former, "old", 10)
+    assert slot.rendered == former.rendered == {}
+    assert store.by_alias(b"1") == ("new", slot)
+    assert store.by_alias(b"2") is None
+    assert slot.size == size == await used(store)
+    assert former.size == bare
+
+
+async def test_nothing_attaches_to_a_slot_that_is_gone(store: MemoryStore) -> None:
+    for end in ("purge", "expire", "evict"):
+        slot = kept(store, "a")
+        match end:
+            case "purge":
+                assert await store.purge(Match(key=A)) == 1
+            case "expire":
+                assert store.peek(A, START + 3600) is None
+            case "evict":
+                large = store.keep(make_entry("b", body=bytes(1_000_000 - slot.size)))
+                assert large is not None
+                assert store.peek(A) is None
+        before = await used(store)
+        store.attach(slot, "sse", b"x")
+        store.alias(b"1", slot, "payload", 10)
+        assert slot.rendered == {}, end
+        assert store.by_alias(b"1") is None, end
+        assert await used(store) == before, end
+        store.discard(B)
+        assert await used(store) == 0, end
 
 
 async def test_an_entry_larger_than_the_bound_is_not_kept(clock: Clock) -> None:
@@ -194,11 +224,12 @@ def test_the_bytes_charged_are_those_taken() -> None:
         for n in range(count):
             entry = make_entry(f"{n}", body=os.urandom(600), user=f"user {n}", upstream_id=f"id {n}", created=START + n)
             entries.append(entry.key)
-            store.keep(entry)
-            store.attach(entry.key, "sse", os.urandom(700))
-            store.alias(os.urandom(32), entry.key, None, 0)
+            slot = store.keep(entry)
+            assert slot is not None
+            store.attach(slot, "sse", os.urandom(700))
+            store.alias(os.urandom(32), slot, None, 0)
         charged = sum(slot.size for key in entries if (slot := store.peek(key, START)) is not None)
-        del entries
+        del entries, entry, slot
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:

@@ -398,3 +398,18 @@ async def test_the_event_loop_does_not_wait_for_a_lock(open_store: Open, path: P
                 assert await store.get(key_of("a")) == make_entry("a")
 
         assert await longest_stall(asyncio.gather(put_and_purge(), read())) < 1
+
+
+async def test_a_get_does_not_wait_for_listings(open_store: Open) -> None:
+    """When the first of three listings is there, the others are being made or queued; gets must overtake them."""
+    store = await open_store()
+    body = os.urandom(1000).hex().encode() * 20
+    for n in range(1000):
+        await store.put(make_entry(f"{n}", body=body))
+    await store.flush()
+    listings = [asyncio.ensure_future(store.entries(Match(), limit=1000)) for _ in range(3)]
+    assert len(await listings[0]) == 1000
+    for n in range(10):
+        assert await store.get(key_of(f"{n}")) is not None
+    assert not listings[-1].done()
+    assert [len(found) for found in await asyncio.gather(*listings)] == [1000] * 3

@@ -77,9 +77,12 @@ async def test_an_unchanged_backend_keeps_its_connections(server: RawServer, fle
     assert (again["two"].name, again["two"].state()) == ("two", "ready")
 
 
-@pytest.mark.parametrize(
-    "more", [", api_key: sk-new", ", timeouts: {first_byte: 9s}", ", hourly_cost: 1"], ids=["key", "timeout", "price"]
-)
+async def test_a_new_price_does_not_replace_a_running_backend(server: RawServer, fleet: Fleet) -> None:
+    first = await fleet.apply(config(one=server.url))
+    assert (await fleet.apply(config(one=(server.url, ", hourly_cost: 1"))))["one"] is first["one"]
+
+
+@pytest.mark.parametrize("more", [", api_key: sk-new", ", timeouts: {first_byte: 9s}"], ids=["key", "timeout"])
 async def test_a_changed_backend_is_a_new_one_and_the_idle_old_one_is_closed(
     server: RawServer, fleet: Fleet, more: str
 ) -> None:

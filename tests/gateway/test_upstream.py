@@ -307,9 +307,17 @@ async def test_a_stream_that_is_cut_is_a_broken_reply(served: Upstream, backend:
 
 
 def test_an_error_in_the_middle_of_a_stream_is_masked_like_every_other() -> None:
-    error = stream_error({"error": {"message": f"key {KEY} expired", "type": "server_error", "code": "oops"}})
-    assert (error.status, error.code, error.message) == (502, "oops", "key *** expired")
-    assert stream_error({"error": "text"}).code == "backend_error"
+    backend = RemoteBackend("fake", base_url="http://internal.example/v1", api_key="canarysecret")
+    text = f"key {KEY} or canarysecret expired at internal.example"
+    error = stream_error({"error": {"message": text, "type": "server_error", "code": "oops"}}, backend)
+    assert (error.status, error.code) == (502, "oops")
+    assert error.message == "key *** or *** expired at ***"
+    assert stream_error({"error": "text"}, backend).code == "backend_error"
+
+
+@pytest.mark.parametrize("secret", ["sk-live-canary-secret", "sk-proj-onlyletters", "key_abcdefgh"])
+def test_a_key_without_a_digit_is_masked_too(secret: str) -> None:
+    assert secret not in mask(f"Incorrect API key provided: {secret}.", "m")
 
 
 # Small things read from replies

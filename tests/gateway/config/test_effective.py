@@ -65,7 +65,9 @@ def test_the_design_page_names_what_has_not_come(load) -> None:
         ("endpoints: {a: {cache: {semantic: {}}}}", ["endpoints.a.cache.semantic: accepted, but does nothing yet"]),
         (
             "endpoints: {a: {cache: {exact: {ttl: 1h, stale_if_error: 1h}}}}",
-            ["endpoints.a.cache.exact.stale_if_error: accepted, but does nothing yet"],
+            [
+                "endpoints.a.cache.exact.stale_if_error: only bounds what `Cache-Control: max-stale` of a request may ask for yet"
+            ],
         ),
         (
             "auth: {keys: [{key: short, tenant: t, user: u}]}",

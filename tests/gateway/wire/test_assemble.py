@@ -15,7 +15,7 @@ from tests.support.upstream import chat_answer, chat_chunks
 
 
 def assembled(chunks: list[Json], api: Any = "chat", *, asked: int = 1) -> Json:
-    assembler = Assembler(api, asked=asked)
+    assembler = Assembler(api)
     for chunk in chunks:
         assembler.add(chunk)
     return assembler.result()
@@ -172,8 +172,8 @@ def test_usage_is_that_of_the_last_chunk_and_obfuscation_is_dropped() -> None:
     assert "usage" not in assembled(chunks)
 
 
-def test_an_answer_is_complete_when_every_choice_has_ended() -> None:
-    assembler = Assembler("chat", asked=2)
+def test_an_answer_is_complete_when_every_choice_that_began_has_ended() -> None:
+    assembler = Assembler("chat")
     assert not assembler.complete
     states = []
     for piece in (
@@ -184,7 +184,7 @@ def test_an_answer_is_complete_when_every_choice_has_ended() -> None:
     ):
         assembler.add(piece)
         states.append(assembler.complete)
-    assert states == [False, False, False, True]
+    assert states == [False, True, False, True]
     assembler.add({**chunk(), "choices": []})
     assert assembler.complete
     assembler.add(chunk({"content": "z"}, index=2))
@@ -193,7 +193,7 @@ def test_an_answer_is_complete_when_every_choice_has_ended() -> None:
 
 @pytest.mark.parametrize("finish", [None, "", 0])
 def test_an_empty_finish_reason_is_none(finish: Any) -> None:
-    assembler = Assembler("chat", asked=1)
+    assembler = Assembler("chat")
     assembler.add(chunk({"content": "x"}, finish))
     assert not assembler.complete
 
@@ -205,7 +205,7 @@ def test_a_later_null_takes_no_finish_reason_or_role_back() -> None:
 
 def test_a_chunk_can_still_be_sent_on_after_it_was_added() -> None:
     """The client gets what the upstream sent, not what has been put together so far."""
-    assembler = Assembler("chat", asked=1)
+    assembler = Assembler("chat")
     for _ in range(3):
         piece = chunk({"content": "a", "tool_calls": [{"index": 0, "function": {"arguments": "x"}}], "x": {"l": [1]}})
         before = repr(piece)
@@ -215,7 +215,7 @@ def test_a_chunk_can_still_be_sent_on_after_it_was_added() -> None:
 
 def test_looking_at_the_answer_so_far_changes_nothing() -> None:
     pieces = ({"content": "a", "x": [1]}, {"content": "b", "x": [2]}, {"content": "c", "x": [3]})
-    assembler = Assembler("chat", asked=1)
+    assembler = Assembler("chat")
     for delta in pieces:
         assembler.add(chunk(delta))
         assert assembler.result() == assembler.result()
@@ -260,7 +260,7 @@ def test_merging_keeps_what_is_there_when_nothing_comes(old: Any, new: Any) -> N
 
 def test_a_long_answer_takes_time_in_proportion() -> None:
     """Every piece must not cost a copy of all that came before it."""
-    assembler = Assembler("chat", asked=1)
+    assembler = Assembler("chat")
     begun = time.thread_time()
     for _ in range(40_000):
         logprobs = {"content": [{"token": "four"}], "refusal": None}

@@ -181,3 +181,14 @@ def test_an_event_of_several_lines_arrives_whole() -> None:
     chunk = json.loads(data)
     for usage in (True, False):
         assert seen(client_event(data, chunk, usage=usage)) == [chunk]
+
+
+def test_what_comes_beside_the_choices_goes_out_once() -> None:
+    """In every chunk it would make the stream of a long answer as many times as large."""
+    text = "word " * 20_000
+    extra = {"citations": ["x" * 1000] * 20}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    answer = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", **extra, "choices": [choice]}
+    data = render_stream("chat", answer, include_usage=False)
+    assert data.count(b"citations") == 1
+    assert len(data) < 10 * len(text)

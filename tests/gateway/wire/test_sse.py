@@ -128,3 +128,16 @@ def test_a_long_line_in_small_pieces_takes_time_in_proportion() -> None:
         parser.feed(b"x" * 256)
         assert time.thread_time() - begun < 1
     assert len(parser.feed(b"\n\n")[0]) == 2**21
+
+
+def test_empty_lines_of_data_are_bounded_and_take_time_in_proportion() -> None:
+    parser = EventParser()
+    begun = time.thread_time()
+
+    def feed() -> None:
+        for _ in range(200):
+            parser.feed(b"data:\n" * 10_000)
+
+    with pytest.raises(EventTooLarge):
+        feed()
+    assert time.thread_time() - begun < 2
