@@ -38,12 +38,15 @@ class Supervisor:
 
     `state` is "starting" until the engine first answers that it is ready, and again after a crash of an engine that
     was ready; "down" after a start that failed, until one succeeds. `detail` says in words what is going on. Every line
-    that the engine writes to its standard error goes to `log`.
+    that the engine writes to its standard error goes to `log`; that it has ended goes to `warn` (None: there too).
     """
 
-    def __init__(self, arguments: Sequence[str], *, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], *, log: Callable[[str], None], warn: Callable[[str], None] | None = None
+    ) -> None:
         self._arguments = list(arguments)
         self._log = log
+        self._warn = warn or log
         self._folder: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
@@ -101,7 +104,7 @@ class Supervisor:
             crashes = 1 if ready_at is not None and time.monotonic() - ready_at >= HEALTHY else crashes + 1
             ending = _ending(process.returncode, self._last_error)
             self._set("down" if ready_at is None else "starting", ending)
-            self._log(f"{ending}; next start in {backoff(crashes):g} s")
+            self._warn(f"{ending}; next start in {backoff(crashes):g} s")
             await asyncio.sleep(backoff(crashes))
             process = await self._spawn_when_possible()
 

@@ -1,5 +1,6 @@
 """Structured logs on stderr: lines of JSON, or readable ones on a terminal. No prompts, no answers, no credentials."""
 
+import logging
 import sys
 import traceback
 
@@ -15,6 +16,7 @@ def configure() -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

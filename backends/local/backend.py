@@ -37,7 +37,9 @@ class LocalBackend:
         self.revision = revision(model, resolved)
         self._supervisor = Supervisor(
             ["--model", model, "--precision", resolved, "--max-queue", str(max_queue)],
-            log=lambda line: log.info("engine", backend=name, line=line),
+            # What the engine says on its way is `detail` as well, where whoever waits can see it.
+            log=lambda line: log.debug("engine", backend=name, line=line),
+            warn=lambda line: log.warning("engine ended", backend=name, reason=line),
         )
         self._first_byte = first_byte_timeout
         self._between_chunks = between_chunks_timeout

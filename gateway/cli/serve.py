@@ -1,6 +1,8 @@
 """`refrain serve`: the gateway, under uvicorn, with a few lines that say what to try."""
 
 import asyncio
+import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Coroutine
@@ -112,10 +114,15 @@ def _announcement(listener: socket.socket, path: Path | None) -> Callable[["Gate
         for name, backend in gateway.snapshot().backends.items():
             say(f"  backend '{name}': {backend.detail}")
         say(f"\nReady. Point any OpenAI client at {base}/v1, or try, twice:\n")
-        say(f'  refrain ask --url {base} "What is the capital of France?"\n')
+        say(f'  {_command()} ask --url {base} "What is the capital of France?"\n')
         say("Stop with Ctrl-C.")
 
     return announce
+
+
+def _command() -> str:
+    """How to call this program again from here."""
+    return "refrain" if shutil.which("refrain") else os.path.relpath(sys.argv[0])
 
 
 def say(text: str) -> None:
