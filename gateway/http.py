@@ -10,36 +10,23 @@ HEAD_TIMEOUT = 30.0
 """Seconds that a new connection has to send the head of its first request; later ones have uvicorn's keep-alive."""
 
 
-class HeadTooLarge(Exception):
-    """Raised inside the parser, for which it is a malformed request: 400, and the connection is closed."""
-
-
 class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._head = 0  # bytes since the last request whose head was complete
         self._first_head = self.loop.call_later(HEAD_TIMEOUT, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._first_head.cancel()
         super().connection_lost(exc)
 
-    def on_message_begin(self) -> None:
-        self._head = 0
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._grow(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._grow(len(name) + len(value))
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._first_head.cancel()
-        super().on_headers_complete()
-
-    def _grow(self, size: int) -> None:
-        self._head += size
-        if self._head > MAX_HEAD:
-            raise HeadTooLarge
+    def data_received(self, data: bytes) -> None:
+        # Once for every read, not once for every header: a hit feels the difference.
+        HttpToolsProtocol.data_received(self, data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._head = 0
+            self._first_head.cancel()
+            return
+        self._head += len(data)
+        if self._head > MAX_HEAD and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")

@@ -109,17 +109,14 @@ def test_a_flood_of_headers_is_cut_off(tmp_path: Path) -> None:
         write(tmp_path, up)
         with serve(tmp_path) as served:
             served.wait_ready()
-            with socket.create_connection(("127.0.0.1", served.port), timeout=20) as s:
-                s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")
-                answer = b""
-                try:
-                    for n in range(10_000):
-                        s.sendall(b"x-%d: %s\r\n" % (n, b"y" * 100))
-                    answer = s.recv(65536)
-                except OSError:
-                    pass  # closed under our hands: as good
-                assert b" 200 " not in answer.split(b"\r\n")[0]
-            with socket.create_connection(("127.0.0.1", served.port), timeout=20) as s:
-                s.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nx-long: " + b"y" * 100_000 + b"\r\n\r\n")
-                assert b" 400 " in s.recv(65536).split(b"\r\n")[0]
+            lines = [b"x-%d: %s\r\n" % (n, b"y" * 100) for n in range(10_000)]
+            for flood in (b"".join(lines), b"x-long: " + b"y" * 1_000_000 + b"\r\n"):
+                with socket.create_connection(("127.0.0.1", served.port), timeout=20) as s:
+                    answer = b""
+                    try:
+                        s.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + flood + b"\r\n")
+                        answer = s.recv(65536)
+                    except OSError:
+                        pass  # closed under our hands: as good
+                    assert b" 200 " not in answer.split(b"\r\n")[0]
             assert ask(served).status_code == 200
