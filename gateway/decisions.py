@@ -13,13 +13,13 @@ from gateway.auth import Principal
 
 Outcome = Literal["exact", "semantic", "joined", "stale", "miss", "bypass"]
 
-_process = secrets.token_hex(6)
+_prefix = f"req_{secrets.token_hex(6)}_"
 _number = itertools.count(1)
 
 
 def new_request_id() -> str:
     """Unique over restarts and processes, cheap enough for every hit."""
-    return f"req_{_process}{next(_number):08x}"
+    return f"{_prefix}{next(_number)}"
 
 
 class Tier:

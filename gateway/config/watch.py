@@ -80,14 +80,18 @@ def _content(path: Path) -> str | None:
 
 async def _event(path: Path) -> None:
     """Return when something happened in a folder of the file, or after a few seconds."""
-    folders = await asyncio.to_thread(_folders, path)
-    watch = awatch(
-        *folders, watch_filter=None, recursive=False, rust_timeout=int(_LOOK_ANYWAY_S * 1_000), yield_on_timeout=True
-    )
     try:
+        folders = await asyncio.to_thread(_folders, path)
+        watch = awatch(
+            *folders,
+            watch_filter=None,
+            recursive=False,
+            rust_timeout=int(_LOOK_ANYWAY_S * 1_000),
+            yield_on_timeout=True,
+        )
         async with aclosing(watch):
             await anext(watch)
-    except OSError:  # a folder is gone, or the system allows no more watches
+    except OSError:  # a folder is gone, a link went while it was followed, or the system allows no more watches
         await asyncio.sleep(_LOOK_ANYWAY_S)
 
 

@@ -12,7 +12,7 @@ def decision(id: str = "req_1") -> Decision:
 def test_request_ids_are_new_every_time_and_safe_in_a_header() -> None:
     ids = [new_request_id() for _ in range(1000)]
     assert len(set(ids)) == 1000
-    assert all(re.fullmatch(r"req_[0-9a-f]{20,}", id) for id in ids)
+    assert all(re.fullmatch(r"req_[0-9a-f]{12}_[0-9]+", id) for id in ids)
 
 
 def test_a_new_decision_says_nothing_yet() -> None:
