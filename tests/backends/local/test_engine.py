@@ -10,7 +10,8 @@ import httpx
 import openai
 import pytest
 
-pytestmark = pytest.mark.model
+# Slow: a minute and more on two cores. tests/e2e/test_main_job.py drives the same engine in every run.
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
 ANSWER = "The capital of France is Paris."

@@ -53,6 +53,7 @@ async def eventually(condition: Callable[[], object], seconds: float = 10) -> No
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 async def test_the_life_of_an_engine(backend: LocalBackend) -> None:
     # Calls wait while it starts.
