@@ -23,14 +23,14 @@ class ExactCache:
     def __init__(self, front: MemoryStore, *, max_entry: int) -> None:
         self.front = front
         self._store: Store | None = None
-        self._max_entry = max_entry
+        self.max_entry = max_entry
         self._purges: deque[tuple[int, Match]] = deque(maxlen=REMEMBERED_PURGES)
         self._count = 0
         self._under_way: set[int] = set()
 
     async def open(self, url: str, *, max_bytes: int, now: Callable[[], float]) -> None:
         """Put the store that `url` names behind the front. Raises StoreError."""
-        self._store = await open_store(url, max_bytes=max_bytes, max_entry=self._max_entry, now=now)
+        self._store = await open_store(url, max_bytes=max_bytes, max_entry=self.max_entry, now=now)
 
     def mark(self) -> int:
         """A point in the order of purges: an answer whose making begins here is not touched by earlier ones."""
@@ -46,17 +46,18 @@ class ExactCache:
         try:
             entry = await self._store.get(key)
         except StoreUnavailable:
-            return None
-        if entry is None or self._purged(entry, mark):
-            return None
-        # A newer answer may have come meanwhile. What does not fit in front is served all the same.
-        return self.front.peek(key) or self.front.keep(entry) or Slot(entry)
+            return self.front.peek(key)
+        # A newer answer may have come meanwhile.
+        if (slot := self.front.peek(key)) is not None or entry is None or self.purged(entry, since=mark):
+            return slot
+        # What does not fit in front is served all the same.
+        return self.front.keep(entry) or Slot(entry)
 
     async def put(self, entry: Entry, *, since: int) -> str | None:
         """Keep an answer. Returns why it was not kept, or None."""
-        if len(entry.body) > self._max_entry:
+        if len(entry.body) > self.max_entry:
             return "too_large"
-        if self._purged(entry, since):
+        if self.purged(entry, since=since):
             return "purged_meanwhile"
         self.front.keep(entry)
         if self._store is not None:
@@ -65,6 +66,12 @@ class ExactCache:
             except StoreUnavailable:
                 return "store_unavailable"
         return None
+
+    def purged(self, entry: Entry, *, since: int) -> bool:
+        """Has a purge matched this entry after that mark?"""
+        if self._count - since > REMEMBERED_PURGES:
+            return True  # more purges than we remember: better a miss than an answer that was to go
+        return any(n > since and match.accepts(entry) for n, match in reversed(self._purges))
 
     async def purge(self, match: Match, *, dry_run: bool = False) -> int:
         """Remove what matches from both layers and from answers still being made. Raises StoreUnavailable when the
@@ -107,8 +114,3 @@ class ExactCache:
         await self.front.aclose()
         if self._store is not None:
             await self._store.aclose()
-
-    def _purged(self, entry: Entry, mark: int) -> bool:
-        if self._count - mark > REMEMBERED_PURGES:
-            return True  # more purges than we remember: better a miss than an answer that was to go
-        return any(n > mark and match.accepts(entry) for n, match in reversed(self._purges))

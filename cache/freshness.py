@@ -1,37 +1,64 @@
 """Is this entry fresh? A pure decision: entry, policy, what the request asks, and the time.
 
 The life of an entry ends at the earlier of two instants: the expiry it was stored with and its making plus today's
-TTL. It is fresh strictly before that instant, and a hit does not move it. A request may ask for a younger answer;
-it may accept a stale one only as far as the policy keeps stale answers.
+TTL. It is fresh strictly before that instant, and a hit does not move it. After it the answer is stale, and may be
+used only as RFC 9111 (4.2.4) and RFC 5861 have it: as far as the request accepts it (`max-stale`), while another is
+being fetched (`stale-while-revalidate`), or in place of an error (`stale-if-error`); each up to an exact instant.
+
+Where a stale answer may be served while another is fetched, that fetch may begin a little before the end: entries
+that were made together would otherwise all be fetched anew together. Only this soft end is spread out.
 """
 
 from dataclasses import dataclass
 
 from cache.entry import Entry
 
+SPREAD = 0.1
+"""The soft end lies at most this share of the life before its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """An endpoint's policy, in seconds: how long answers are fresh, and how long after that they are kept for
-    requests that accept a stale one."""
+    """An endpoint's policy, in seconds: how long answers are fresh, and how long after that they may be used in place
+    of an error, and while another is fetched."""
 
     ttl: float
-    keep: float = 0.0
+    if_error: float = 0.0
+    revalidate: float = 0.0
+
+    @property
+    def keep(self) -> float:
+        """How long after its life an entry is of any use."""
+        return max(self.if_error, self.revalidate)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`usable`: serve it; `stale`: it is past its life; `ttl`: seconds left, negative when stale; `why` if refused."""
+    """`usable`: serve it; `stale`: it is past its life; `ttl`: seconds left, negative when stale; `why` if refused;
+    `refresh`: fetch another beside it; `on_error`: it may stand in for a backend's error."""
 
     usable: bool
     stale: bool
     ttl: float
     why: str | None = None
+    refresh: bool = False
+    on_error: bool = False
 
 
 def expires_at(entry: Entry, life: Life) -> float:
     """The instant at which the entry stops being fresh under today's policy."""
     return min(entry.expires, entry.created + life.ttl)
+
+
+def refresh_at(entry: Entry, life: Life) -> float:
+    """The soft end: from this instant on a hit may have another answer fetched. Never after `expires_at`; the same
+    for one key every time."""
+    end = expires_at(entry, life)
+    if life.revalidate <= 0:
+        return end
+    # Keys are digests, so their first bytes are as good as random.
+    share = int.from_bytes(entry.key[:4]) / 2**32
+    return end - (end - entry.created) * SPREAD * share
 
 
 def judge(
@@ -41,7 +68,10 @@ def judge(
     if max_age is not None and now - entry.created > max_age:
         return Verdict(False, left <= 0, left, "older_than_asked")
     if left > 0:
-        return Verdict(True, False, left)
-    if max_stale is not None and -left < min(max_stale, life.keep):
-        return Verdict(True, True, left)
-    return Verdict(False, True, left, "expired")
+        return Verdict(True, False, left, refresh=now >= refresh_at(entry, life))
+    # What the request accepts counts where it says so; else the endpoint's word does.
+    accepted = life.revalidate if max_stale is None else min(max_stale, life.keep)
+    on_error = -left < life.if_error
+    if -left < accepted:
+        return Verdict(True, True, left, refresh=-left < life.revalidate, on_error=on_error)
+    return Verdict(False, True, left, "expired", on_error=on_error)

@@ -15,7 +15,9 @@ from cache.stores.memory import MemoryStore
 from gateway.api import routes
 from gateway.asgi import App
 from gateway.config import Config, watch_config
+from gateway.fill import Kitchen
 from gateway.fleet import Fleet
+from gateway.flights import Flights
 from gateway.front import Front
 from gateway.pipeline import Pipeline
 from gateway.prices import load_catalogue
@@ -34,7 +36,8 @@ class Gateway:
         self._fleet = Fleet()
         self._generation = 0
         self._snapshot = Snapshot.of(config, 0, {})
-        self.pipeline = Pipeline(self.cache, self.recorder, self.snapshot, clock)
+        self.flights = Flights(Kitchen(self.cache, clock, self.snapshot), self.recorder)
+        self.pipeline = Pipeline(self.cache, self.flights, self.recorder, self.snapshot, clock)
 
     def snapshot(self) -> Snapshot:
         """The configuration in force."""
@@ -62,6 +65,7 @@ class Gateway:
         return {name: b.detail for name, b in self._snapshot.backends.items() if b.state() == "starting"}
 
     async def stop(self) -> None:
+        await self.flights.aclose()
         await self._fleet.aclose()
         await self.cache.aclose()
 

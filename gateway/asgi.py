@@ -159,24 +159,3 @@ class Outlet:
         self.started = True
         self._before_last()
         await send_error(self._send, error, headers)
-
-
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, None], *, done: Callable[[], bool]) -> None:
-    """Do the work, but stop it when the client leaves (raises Disconnected then). Once `done` says that the client has
-    everything, its leaving is no matter."""
-    task = asyncio.create_task(work)
-    watch = asyncio.create_task(_departure(receive))
-    try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done() and not done():
-            raise Disconnected
-        await task
-    finally:
-        task.cancel()
-        watch.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
-
-
-async def _departure(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -73,6 +73,14 @@ def asked_choices(body: Mapping[str, Any]) -> int:
     return prompts * (n if type(n) is int and n > 0 else 1)
 
 
+def wants_its_own(body: Mapping[str, Any]) -> bool:
+    """Does the request ask for a sample of its own? An explicit temperature above 0 and no seed: who asks five times
+    wants five answers. (What has been stored may still be reused; that is for `sampled` to say.)"""
+    temperature = body.get("temperature")
+    warm = isinstance(temperature, int | Decimal) and not isinstance(temperature, bool) and temperature > 0
+    return warm and body.get("seed") is None
+
+
 def _deterministic(body: Mapping[str, Any]) -> bool:
     # No temperature means 1.0 at OpenAI, and a seed alone is best effort: only an explicit 0 is deterministic.
     temperature = body.get("temperature")

@@ -60,7 +60,7 @@ class Decision:
     served = consumed = unserved = saved = 0
     usd: float | None = None
     usd_saved: float | None = None
-    ms_saved = 0.0
+    ms_saved: float | None = None
 
     def __init__(self, id: str, at: float, endpoint: str, api: str) -> None:
         self.id = id
@@ -72,6 +72,10 @@ class Decision:
     @property
     def tenant(self) -> str:
         return self.principal.tenant if self.principal else ""
+
+    def settle(self) -> None:
+        """What was consumed and reached nobody: served + unserved = consumed + saved."""
+        self.unserved = self.consumed + self.saved - self.served
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -102,7 +106,7 @@ class Decision:
                 "saved": self.saved,
             },
             "usd": {"consumed": self.usd, "saved": self.usd_saved},
-            "ms_saved": round(self.ms_saved, 1),
+            "ms_saved": None if self.ms_saved is None else round(self.ms_saved, 1),
         }
 
     def __repr__(self) -> str:

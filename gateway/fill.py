@@ -1,15 +1,16 @@
-"""A miss: call the backend, hand the answer on as it comes, and keep it if it may be kept.
+"""One upstream call: make it, hand its events on as they come, and keep the answer if it may be kept.
 
-An endpoint in `stream` mode always streams upstream, the others ask for the whole object; the client gets the form
-that it asked for either way. The answer is stored before its last byte leaves, so that whoever asks again after
-reading it finds it.
+An endpoint in `stream` mode always streams upstream, the others ask for the whole object; either way a whole answer
+comes out. It is stored before anybody is told of its end, so that whoever asks again after reading it finds it.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
+from typing import Protocol
 
 import msgspec
 
@@ -25,124 +26,146 @@ from gateway.snapshot import Snapshot
 from gateway.upstream import Event, Json, broken, read_answer, read_events, send, stream_error, upstream_id, usage_of
 from gateway.visit import Visit
 from gateway.wire.assemble import Assembler
-from gateway.wire.render import client_event, render_stream
-from gateway.wire.sse import DONE_EVENT
 
 DRAIN = 0.25
 """Seconds that a backend has to end its reply after its end marker."""
 
 
-async def fill(
-    cache: ExactCache, clock: Callable[[], float], current: Callable[[], Snapshot], visit: Visit, ask: Ask
-) -> Slot | None:
-    """Answer from the backend. Gives the slot of the answer if it was kept; `current` is the configuration in force
-    by then. Raises ApiError."""
-    return await _Fill(cache, clock, current, visit, ask).run()
+class Hearers(Protocol):
+    """Those who hear of an answer while it is made."""
+
+    async def hear(self, events: Sequence[Event]) -> None:
+        """The next events of a streamed answer. Returns when there is room for more."""
+
+    def too_large(self) -> None:
+        """The answer is over what the cache keeps, and still growing."""
+
+    def landed(self, filled: "Filled") -> None:
+        """The answer is whole."""
 
 
-class _Fill:
-    def __init__(
-        self,
-        cache: ExactCache,
-        clock: Callable[[], float],
-        current: Callable[[], Snapshot],
-        visit: Visit,
-        ask: Ask,
-    ) -> None:
-        self._cache = cache
-        # An answer is as old as the call that made it (RFC 9111, 4.2.3 counts the response delay too).
-        self._made = clock()
-        self._current = current
+@dataclass(slots=True)
+class Filled:
+    """A whole answer. `streamed`: its hearers have heard it all; `slot`: its place in the cache, None if it was not
+    kept, for the reason `not_stored`; `forms`: other wire forms of it, once somebody has wanted them."""
+
+    raw: bytes = field(repr=False)
+    answer: Json = field(repr=False)
+    streamed: bool
+    slot: Slot | None
+    not_stored: str | None
+    forms: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Kitchen:
+    """What every call needs. `clock` is wall-clock seconds, `current` the configuration in force."""
+
+    cache: ExactCache
+    clock: Callable[[], float]
+    current: Callable[[], Snapshot]
+
+
+class Fill:
+    """The call for one request. `usage` and `cost` are what it is known to have taken, also when it failed."""
+
+    def __init__(self, kitchen: Kitchen, visit: Visit, ask: Ask) -> None:
+        self._kitchen = kitchen
         self._visit = visit
         self._ask = ask
-        self._mark = cache.mark()
         self._begun = perf_counter()
         self._ended = False
+        self._mark = kitchen.cache.mark()
+        # An answer is as old as the call that made it (RFC 9111, 4.2.3 counts the response delay too).
+        self._draft = _draft(visit, ask, kitchen.clock())
+        self.usage = Usage()
+        self.cost = Cost()
+        self.upstream_id = ""
 
-    async def run(self) -> Slot | None:
-        ask, visit = self._ask, self._visit
-        reply = await send(ask.backend, ask.call(stream=ask.endpoint.config.mode == "stream"), ask.model, ask.body)
+    @property
+    def made(self) -> float:
+        """When the call began, wall-clock seconds."""
+        return self._draft.created
+
+    def age(self) -> int:
+        """Whole seconds since the call began, never negative."""
+        return self._draft.age(self._kitchen.clock())
+
+    def outdated(self) -> bool:
+        """Has a purge, or a new configuration, met the answer that is being made?"""
+        return (
+            self._kitchen.cache.purged(self._draft, since=self._mark)
+            or self._kitchen.current().generation != self._visit.snapshot.generation
+        )
+
+    async def run(self, hearers: Hearers) -> None:
+        """Raises ApiError."""
+        ask = self._ask
+        call = ask.call(stream=ask.endpoint.config.mode == "stream")
+        reply = await send(ask.backend, call, ask.model, ask.body)
         try:
-            visit.phase("first_byte", self._begun)
-            visit.decision.upstream_id = upstream_id(reply)
+            self._visit.phase("first_byte", self._begun)
+            self.upstream_id = upstream_id(reply)
             if reply.headers.get("content-type", "").lower().startswith("text/event-stream"):
-                return await self._stream(reply)
-            return await self._whole(reply)
+                await self._stream(reply, hearers)
+            else:
+                hearers.landed(await self._whole(reply))
         finally:
             await reply.aclose()
 
-    async def _whole(self, reply: Reply) -> Slot | None:
-        ask, visit = self._ask, self._visit
+    async def _whole(self, reply: Reply) -> Filled:
         raw, answer = await read_answer(reply)
         self._ended = True
         if answer.get("error"):
-            raise stream_error(answer, ask.backend)
-        if ask.form != "json" and not well_formed(ask.api, answer):
-            self._book(usage_of(answer), unserved=True)
-            raise broken("The backend's answer has no choices to stream.")
-        slot = await self._keep(raw, answer)
-        body = raw if ask.form == "json" else render_stream(ask.api, answer, include_usage=ask.form == "sse+usage")
-        await visit.outlet.whole(200, visit.headers(ask), body)
-        return slot
+            raise stream_error(answer, self._ask.backend)
+        return await self._keep(raw, answer, streamed=False)
 
-    async def _stream(self, reply: Reply) -> Slot | None:
-        ask, visit, outlet = self._ask, self._visit, self._visit.outlet
-        assembler = Assembler(ask.api)
+    async def _stream(self, reply: Reply, hearers: Hearers) -> None:
+        assembler = Assembler(self._ask.api)
+        heard, look_at = 0, self._kitchen.cache.max_entry
         async with aclosing(read_events(reply)) as batches:
             async for events in batches:
-                if out := self._take(events, assembler):
-                    if not outlet.started:
-                        visit.decision.status = 200
-                        await outlet.start(200, visit.headers(ask))
-                    await outlet.write(out)
+                good = self._take(events, assembler)
+                await hearers.hear(events[:good])
                 if self._ended:
                     break
-            slot = await self._complete(assembler)
+                if good < len(events):
+                    raise stream_error(events[good][1] or {}, self._ask.backend)
+                heard += sum(len(data) for data, _ in events)
+                if heard > look_at:
+                    # The events are many times the answer, so now and then we look how large that is.
+                    look_at = 2 * heard
+                    if len(msgspec.json.encode(assembler.result())) > self._kitchen.cache.max_entry:
+                        hearers.too_large()
+            hearers.landed(await self._complete(assembler))
             if self._ended:
                 await _drain(batches)
-        return slot
 
-    async def _complete(self, assembler: Assembler) -> Slot | None:
-        """The stream is over: answer what is still to be answered."""
-        ask, visit, outlet = self._ask, self._visit, self._visit.outlet
+    def _take(self, events: Sequence[Event], assembler: Assembler) -> int:
+        """Add events to the answer, up to the end marker or an error; gives how many were added."""
+        for number, (_, chunk) in enumerate(events):
+            if chunk is None:  # [DONE]: clients get ours once the answer is known to be complete
+                self._ended = True
+                return number
+            if chunk.get("error"):
+                return number
+            assembler.add(chunk)
+        return len(events)
+
+    async def _complete(self, assembler: Assembler) -> Filled:
         answer = assembler.result()
         if not assembler.complete:
-            self._book(usage_of(answer), unserved=True)
+            self._book(answer)
             raise broken("The backend's stream ended before its answer was complete.")
-        raw = msgspec.json.encode(answer)
-        slot = await self._keep(raw, answer)
-        if ask.form == "json":
-            await outlet.whole(200, visit.headers(ask), raw)
-        else:
-            if not outlet.started:
-                await outlet.start(200, visit.headers(ask))
-            await outlet.write(DONE_EVENT, last=True)
-        return slot
+        return await self._keep(msgspec.json.encode(answer), answer, streamed=True)
 
-    def _take(self, events: Sequence[Event], assembler: Assembler) -> bytes:
-        """Add events to the answer; gives what the client is to see of them."""
-        form = self._ask.form
-        out = []
-        for data, chunk in events:
-            if chunk is None:  # [DONE]: ours is sent once the answer is known to be complete
-                self._ended = True
-                break
-            if chunk.get("error"):
-                raise stream_error(chunk, self._ask.backend)
-            assembler.add(chunk)
-            if form != "json" and (piece := client_event(data, chunk, usage=form == "sse+usage")):
-                out.append(piece)
-        return b"".join(out)
-
-    async def _keep(self, raw: bytes, answer: Json) -> Slot | None:
-        """Book the call, and store its answer if nothing speaks against it."""
-        d = self._visit.decision
-        entry = self._entry(raw, answer)
-        d.not_stored = self._reason(entry, answer)
-        if d.not_stored is None:
-            d.not_stored = await self._cache.put(entry, since=self._mark)
-        d.stored = d.not_stored is None
-        return self._cache.front.peek(entry.key) if d.stored else None
+    async def _keep(self, raw: bytes, answer: Json, *, streamed: bool) -> Filled:
+        """Store the answer if nothing speaks against it."""
+        self._book(answer)
+        entry = replace(self._draft, body=raw, usage=self.usage, cost=self.cost, upstream_id=self.upstream_id)
+        cache = self._kitchen.cache
+        reason = self._reason(entry, answer) or await cache.put(entry, since=self._mark)
+        return Filled(raw, answer, streamed, cache.front.peek(entry.key) if reason is None else None, reason)
 
     def _reason(self, entry: Entry, answer: Json) -> str | None:
         ask = self._ask
@@ -152,49 +175,43 @@ class _Fill:
             return "no_end_marker"
         if entry.expires <= entry.created:
             return "ttl_zero"
-        if self._current().generation != self._visit.snapshot.generation:
+        if self._kitchen.current().generation != self._visit.snapshot.generation:
             return "policy_changed"
         return answer_reason(ask.api, answer, asked=asked_choices(ask.body))
 
-    def _entry(self, raw: bytes, answer: Json) -> Entry:
-        ask, life, made = self._ask, self._ask.endpoint.life, self._made
-        usage = usage_of(answer)
-        cost = self._book(usage)
-        ttl, keep = (life.ttl, life.keep) if life is not None else (0.0, 0.0)
-        asked_ttl = ask.directives.ttl if ask.directives.ttl is not None else inf
-        expires = made + min(ttl, asked_ttl)
-        return Entry(
-            key=ask.key,
-            scope=ask.scope.digest(),
-            tenant=ask.principal.tenant,
-            user=ask.principal.user,
-            endpoint=ask.endpoint.name,
-            api=ask.api,
-            model=ask.model,
-            backend=ask.backend.name,
-            body=raw,
-            created=made,
-            expires=expires,
-            keep_until=expires + keep,
-            usage=usage,
-            cost=cost,
-            upstream_id=self._visit.decision.upstream_id,
-            tags=ask.directives.tags,
-        )
-
-    def _book(self, usage: Usage, *, unserved: bool = False) -> Cost:
-        """Write the call's time, tokens and money into the decision."""
-        visit, ask = self._visit, self._ask
-        d, config = visit.decision, visit.snapshot.config
+    def _book(self, answer: Json) -> None:
+        ask, config = self._ask, self._visit.snapshot.config
         ms = (perf_counter() - self._begun) * 1000
         hourly = config.backends[ask.backend.name].hourly_cost
-        usd = call_cost(ask.model, usage, ms, prices=config.prices, hourly_cost=hourly)
-        d.phases["upstream"] = ms
-        d.consumed = usage.total
-        d.served, d.unserved = (0, usage.total) if unserved else (usage.total, 0)
-        d.usd = usd
-        d.status = 200
-        return Cost(ms, usd)
+        self.usage = usage_of(answer)
+        self.cost = Cost(ms, call_cost(ask.model, self.usage, ms, prices=config.prices, hourly_cost=hourly))
+
+
+def servable(ask: Ask, filled: Filled) -> bool:
+    """Can this answer be streamed to a client? (As JSON any object is handed on, as it is.)"""
+    return filled.streamed or well_formed(ask.api, filled.answer)
+
+
+def _draft(visit: Visit, ask: Ask, made: float) -> Entry:
+    """The entry-to-be, without what is not known before the answer."""
+    life, asked_ttl = ask.endpoint.life, ask.directives.ttl
+    ttl, keep = (life.ttl, life.keep) if life is not None else (0.0, 0.0)
+    expires = made + min(ttl, asked_ttl if asked_ttl is not None else inf)
+    return Entry(
+        key=ask.key,
+        scope=ask.scope.digest(),
+        tenant=ask.principal.tenant,
+        user=ask.principal.user,
+        endpoint=ask.endpoint.name,
+        api=ask.api,
+        model=ask.model,
+        backend=ask.backend.name,
+        body=b"",
+        created=made,
+        expires=expires,
+        keep_until=expires + keep,
+        tags=ask.directives.tags,
+    )
 
 
 async def _drain(batches: AsyncGenerator[list[Event], None]) -> None:

@@ -52,7 +52,8 @@ class Incoming:
 
 
 class Replay:
-    """What an alias leads to, beside the entry: all that does not change from hit to hit."""
+    """What an alias leads to, beside the entry: all that does not change from hit to hit. From `until` on the long way
+    has to be gone: the entry's life is over at `expires`, and from its soft end on another answer is to be fetched."""
 
     __slots__ = ("api", "endpoint", "expires", "form", "generation", "head", "key", "model", "principal", "until")
 
@@ -66,6 +67,7 @@ class Replay:
         model: str,
         form: str,
         expires: float,
+        until: float,
         slot: Slot,
     ) -> None:
         self.generation = generation
@@ -75,6 +77,7 @@ class Replay:
         self.model = model
         self.form = form
         self.expires = expires
+        self.until = until
         self.key = slot.entry.key
         entry = slot.entry
         head: list[Header] = [JSON if form == "json" else SSE, PRIVATE, HIT]
@@ -132,7 +135,7 @@ class Front:
                 replay: Replay = found[0]
                 entry = found[1].entry
                 answer = entry.body if replay.form == "json" else found[1].rendered.get(replay.form)
-                if answer is not None and replay.generation == snapshot.generation and now < replay.expires:
+                if answer is not None and replay.generation == snapshot.generation and now < replay.until:
                     await self._hit(replay, found[1], answer, now, started, send)
                     return
         scope[INCOMING] = Incoming(body, alias, started)

@@ -19,7 +19,10 @@ def decision_headers(d: Decision) -> list[Header]:
     if d.outcome is not None:
         headers.append((b"x-refrain-cache", d.outcome.encode()))
     if d.tiers:
-        headers.append((b"cache-status", ", ".join(map(_cache_status, reversed(d.tiers))).encode()))
+        status = ", ".join(map(_cache_status, reversed(d.tiers)))
+        if d.outcome == "joined":
+            status += "; collapsed"
+        headers.append((b"cache-status", status.encode()))
     if d.age is not None:
         headers.append((b"age", b"%d" % d.age))
     if d.phases:
@@ -27,7 +30,7 @@ def decision_headers(d: Decision) -> list[Header]:
         headers.append((b"server-timing", timing.encode()))
     if d.upstream_id:
         headers.append((b"x-refrain-upstream-id", header_text(d.upstream_id)))
-    if d.age is not None:
+    if d.ms_saved is not None:
         headers.append((b"x-refrain-saved", saved_value(d.saved, d.usd_saved, d.ms_saved)))
     return headers
 

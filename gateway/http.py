@@ -1,5 +1,6 @@
 """uvicorn's HTTP protocol, with the bounds that it leaves to a proxy in front."""
 
+import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -8,6 +9,9 @@ MAX_HEAD = 64 * 1024
 """Bytes of one request's target and headers together."""
 HEAD_TIMEOUT = 30.0
 """Seconds that a new connection has to send the head of its first request; later ones have uvicorn's keep-alive."""
+STALL_TIMEOUT = 60.0
+"""Seconds for which a client may take nothing of what waits for it. Then the connection is cut: closing it in good
+order would wait for that client as well."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -15,10 +19,25 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._head = 0  # bytes since the last request whose head was complete
         self._first_head = self.loop.call_later(HEAD_TIMEOUT, transport.close)
+        self._stalled: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._first_head.cancel()
+        self._moves()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALL_TIMEOUT, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._moves()
+        super().resume_writing()
+
+    def _moves(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def data_received(self, data: bytes) -> None:
         # Once for every read, not once for every header: a hit feels the difference.

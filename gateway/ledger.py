@@ -46,12 +46,19 @@ class Cell:
         self.served += d.served
         self.saved += d.saved
         self.usd_saved += d.usd_saved or 0.0
-        if d.age is None:  # no reuse
+        if d.consumed or d.usd:  # on a hit there is neither
             self.consumed += d.consumed
             self.unserved += d.unserved
             self.usd += d.usd or 0.0
             if d.unserved:
                 self.usd_unserved += d.usd or 0.0
+
+    def charge(self, tokens: int, usd: float) -> None:
+        """A call that nobody waited for to its end."""
+        self.consumed += tokens
+        self.unserved += tokens
+        self.usd += usd
+        self.usd_unserved += usd
 
 
 class Ledger:
@@ -60,15 +67,22 @@ class Ledger:
         self.errors: Counter[tuple[str, str]] = Counter()  # (endpoint, code)
 
     def book(self, d: Decision) -> None:
-        key = (d.tenant, d.endpoint, d.outcome or "error")
-        cell = self._cells.get(key)
-        if cell is None:
-            cell = self._cells[key] = Cell()
-        cell.add(d)
+        self._cell(d).add(d)
         if d.error is not None:
             # A code may be an upstream's word, and there is no end to those.
             known = (d.endpoint, d.error) in self.errors or len(self.errors) < MAX_CODES
             self.errors[d.endpoint, d.error if known else "other"] += 1
+
+    def charge(self, d: Decision, tokens: int, usd: float) -> None:
+        """Add to a decision that was booked before its upstream call had ended."""
+        self._cell(d).charge(tokens, usd)
+
+    def _cell(self, d: Decision) -> Cell:
+        key = (d.tenant, d.endpoint, d.outcome or "error")
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = Cell()
+        return cell
 
     def cells(self, tenant: str | None = None) -> Iterator[tuple[str, str, Cell]]:
         """(endpoint, outcome, sums) of one tenant, or of all (None); an endpoint comes once for each tenant."""

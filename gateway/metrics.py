@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -15,10 +15,20 @@ TIERS = {"exact": "exact", "stale": "exact", "semantic": "semantic"}
 """The tier that answered, by outcome; the others were answered by a backend, or not at all."""
 
 
-def render(ledger: Ledger, stores: Mapping[str, StoreStats], ready: Mapping[str, bool]) -> bytes:
-    """The exposition text; `ready` says of each backend whether it can answer."""
+def render(
+    ledger: Ledger,
+    stores: Mapping[str, StoreStats],
+    ready: Mapping[str, bool],
+    *,
+    flights: int = 0,
+    listeners: int = 0,
+) -> bytes:
+    """The exposition text; `ready` says of each backend whether it can answer, `flights` how many upstream calls are in
+    progress, and `listeners` how many clients wait for them."""
     registry = CollectorRegistry()
     registry.register(_View(ledger, stores, ready))
+    Gauge("refrain_flights", "Upstream calls in progress.", registry=registry).set(flights)
+    Gauge("refrain_flight_listeners", "Clients that wait for them.", registry=registry).set(listeners)
     return generate_latest(registry)
 
 

@@ -1,4 +1,4 @@
-"""The way of a request, top to bottom: authenticate, understand, exact tier, backend, store.
+"""The way of a request, top to bottom: authenticate, understand, exact tier, join a flight or lead one.
 
 Every step writes to the decision. A cache that fails is a miss; what goes wrong before the first byte becomes one
 error in the envelope, what goes wrong after it an error event.
@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
-import msgspec
 import structlog
 
 from cache.exact import ExactCache
-from cache.freshness import expires_at, judge
+from cache.freshness import Verdict, expires_at, judge, refresh_at
 from cache.stores.memory import Slot
-from gateway.asgi import Disconnected, Outlet, Receive, Scope, Send, read_headers, while_connected
+from gateway.asgi import Disconnected, Outlet, Receive, Scope, Send, read_headers
 from gateway.ask import Ask, understand
 from gateway.decisions import Decision, new_request_id
+from gateway.deliver import deliver
 from gateway.errors import ApiError
-from gateway.fill import fill
+from gateway.flight import stopping
+from gateway.flights import Flights
+from gateway.forms import stored_form
 from gateway.front import INCOMING, Incoming, Replay
 from gateway.heads import decision_headers, reuse
 from gateway.logs import where
@@ -28,7 +30,6 @@ from gateway.normalize import Api
 from gateway.recorder import Recorder
 from gateway.snapshot import Snapshot
 from gateway.visit import Visit
-from gateway.wire.render import render_stream
 from gateway.wire.sse import event
 
 log = structlog.get_logger("refrain")
@@ -45,6 +46,7 @@ class Pipeline:
     """One per application. `clock` is wall-clock seconds."""
 
     cache: ExactCache
+    flights: Flights
     recorder: Recorder
     snapshot: Callable[[], Snapshot]
     clock: Callable[[], float]
@@ -60,6 +62,9 @@ class Pipeline:
             await self._fail(visit, error)
         except Disconnected:
             decision.error, decision.status = "client_disconnected", CLIENT_GONE
+        except asyncio.CancelledError:
+            # The server ends what has not ended within the grace, and waits for nothing but this.
+            await self._fail(visit, stopping())
         except Exception as error:
             log.error("unexpected error", request_id=decision.id, kind=type(error).__name__, where=where(error))
             await self._fail(visit, ApiError(500, "The gateway failed on this request.", code="internal_error"))
@@ -87,7 +92,11 @@ class Pipeline:
         if ask.directives.only_if_cached:
             message = "Nothing is cached for this request, and it asked for a cached answer only."
             raise ApiError(504, message, code="not_cached", headers={"x-should-retry": "false"})
-        await while_connected(receive, self._fetch(visit, ask), done=lambda: d.finished)
+        try:
+            await self._fetch(visit, ask, receive)
+        except ApiError as error:
+            if error.status < 500 or visit.outlet.started or not await self._instead(visit, ask):
+                raise
 
     async def _reuse(self, visit: Visit, ask: Ask) -> bool:
         """Answer from the exact tier if it may and can."""
@@ -110,32 +119,40 @@ class Pipeline:
         verdict = judge(slot.entry, life, now, max_age=asked.max_age, max_stale=asked.max_stale)
         if not verdict.usable:
             visit.tier("exact", "miss", verdict.why)
+            visit.spare = slot if verdict.on_error else None
             return False
-        d.outcome = "stale" if verdict.stale else "exact"
-        visit.tier("exact", "hit", ttl=int(verdict.ttl))
-        reuse(d, slot.entry, now)
-        body = self._wire(ask, slot)
-        if not verdict.stale:
+        if verdict.refresh and not asked.only_if_cached:
+            self.flights.refresh(visit, ask, slot.entry)
+        elif not verdict.stale:
             self._learn(visit, ask, slot)
-        await visit.outlet.whole(200, visit.headers(ask), body)
+        why = "stale_while_revalidate" if verdict.stale and verdict.refresh else None
+        await self._serve(visit, ask, slot, verdict, now, why)
         return True
 
-    async def _fetch(self, visit: Visit, ask: Ask) -> None:
-        slot = await fill(self.cache, self.clock, self.snapshot, visit, ask)
-        if slot is not None:
-            self._wire(ask, slot)
-            self._learn(visit, ask, slot)
+    async def _serve(self, visit: Visit, ask: Ask, slot: Slot, verdict: Verdict, now: float, why: str | None) -> None:
+        d = visit.decision
+        d.outcome = "stale" if verdict.stale else "exact"
+        visit.tier("exact", "hit", why, ttl=int(verdict.ttl))
+        reuse(d, slot.entry, now)
+        await visit.outlet.whole(200, visit.headers(ask), stored_form(self.cache.front, ask, slot))
 
-    def _wire(self, ask: Ask, slot: Slot) -> bytes:
-        """The stored answer in the form asked for; made once, then kept beside the entry."""
-        if ask.form == "json":
-            return slot.entry.body
-        if (known := slot.rendered.get(ask.form)) is not None:
-            return known
-        answer = msgspec.json.decode(slot.entry.body)
-        data = render_stream(ask.api, answer, include_usage=ask.form == "sse+usage")
-        self.cache.front.attach(slot, ask.form, data)
-        return data
+    async def _instead(self, visit: Visit, ask: Ask) -> bool:
+        """After a failure of the backend: serve the stale answer that was found on the way, if it still may be."""
+        if visit.spare is None or ask.endpoint.life is None:
+            return False
+        now = self.clock()
+        verdict = judge(visit.spare.entry, ask.endpoint.life, now, max_age=ask.directives.max_age)
+        if not verdict.on_error:
+            return False
+        visit.decision.tiers = ()  # what the tier said before the failure
+        await self._serve(visit, ask, visit.spare, verdict, now, "stale_if_error")
+        return True
+
+    async def _fetch(self, visit: Visit, ask: Ask, receive: Receive) -> None:
+        filled = await deliver(self.flights.board(visit, ask), receive)
+        if filled.slot is not None:
+            stored_form(self.cache.front, ask, filled.slot)
+            self._learn(visit, ask, filled.slot)
 
     def _learn(self, visit: Visit, ask: Ask, slot: Slot) -> None:
         """Let the same bytes come the short way next time."""
@@ -150,6 +167,7 @@ class Pipeline:
             model=ask.model,
             form=ask.form,
             expires=expires_at(slot.entry, life),
+            until=refresh_at(slot.entry, life),
             slot=slot,
         )
         self.cache.front.alias(alias, slot, replay, Replay.SIZE)

@@ -4,6 +4,7 @@ from time import perf_counter
 
 import structlog
 
+from cache.entry import Cost, Usage
 from gateway.decisions import Decision, Ring
 from gateway.ledger import Ledger
 
@@ -21,10 +22,22 @@ class Recorder:
             return
         decision.finished = True
         decision.ms = (perf_counter() - started) * 1000
+        if decision.consumed:
+            decision.settle()
         self.ring.add(decision)
         self.ledger.book(decision)
         if decision.error is not None:
             _log(decision)
+
+    def charge(self, decision: Decision, usage: Usage, cost: Cost) -> None:
+        """An upstream call that was made for this request has ended; the request itself may have ended before."""
+        decision.phases["upstream"] = cost.ms
+        decision.consumed += usage.total
+        if cost.usd is not None:
+            decision.usd = (decision.usd or 0.0) + cost.usd
+        if decision.finished:
+            decision.settle()
+            self.ledger.charge(decision, usage.total, cost.usd or 0.0)
 
 
 def _log(d: Decision) -> None:

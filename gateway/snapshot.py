@@ -27,7 +27,7 @@ class Endpoint:
     @classmethod
     def of(cls, name: str, config: EndpointConfig) -> "Endpoint":
         exact = config.cache.exact
-        life = None if exact is None else Life(exact.ttl, max(exact.stale_while_revalidate, exact.stale_if_error))
+        life = None if exact is None else Life(exact.ttl, exact.stale_if_error, exact.stale_while_revalidate)
         return cls(name, config, life, digest("refrain.settings.1", [config.normalize.encode()]))
 
 

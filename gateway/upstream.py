@@ -76,14 +76,33 @@ async def read_events(reply: Reply) -> AsyncGenerator[list[Event], None]:
     try:
         async with aclosing(reply.chunks()) as chunks:
             async for chunk in chunks:
-                if events := parser.feed(chunk):
-                    yield [_event(data) for data in events]
-        if events := parser.finish():
-            yield [_event(data) for data in events]
+                if found := parser.feed(chunk):
+                    events, wrong = _parsed(found)
+                    if events:
+                        yield events
+                    if wrong is not None:
+                        raise wrong
+        events, wrong = _parsed(parser.finish())
+        if events:
+            yield events
+        if wrong is not None:
+            raise wrong
     except BackendError as error:
         raise failure(error) from error
     except EventTooLarge:
         raise broken("The backend's stream holds an event that is too large.") from None
+
+
+def _parsed(found: Iterable[bytes]) -> tuple[list[Event], ApiError | None]:
+    """The events up to the first that is none, and what is wrong with that one: how the network has split a stream
+    must not decide what of it arrives."""
+    events: list[Event] = []
+    for data in found:
+        try:
+            events.append(_event(data))
+        except ApiError as error:
+            return events, error
+    return events, None
 
 
 def _event(data: bytes) -> Event:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from time import perf_counter
 
+from cache.stores.memory import Slot
 from gateway.asgi import Outlet
 from gateway.ask import Ask
 from gateway.decisions import Decision, Tier
@@ -13,10 +14,13 @@ from gateway.snapshot import Snapshot
 
 @dataclass(slots=True)
 class Visit:
+    """`spare` is a stale answer that may stand in for a backend's error."""
+
     snapshot: Snapshot
     incoming: Incoming
     decision: Decision
     outlet: Outlet
+    spare: Slot | None = None
 
     def phase(self, name: str, since: float) -> float:
         """Book the time since `since` (perf_counter) as a phase; gives the time of now, where the next one begins."""

@@ -89,7 +89,14 @@ async def metrics(gateway: "Gateway", request: Request) -> Response:
     if not principal.is_admin:
         raise _forbidden()
     ready = {name: state == "ready" for name, state in gateway.backends().items()}
-    text = render(gateway.recorder.ledger, await gateway.cache.stats(), ready)
+    flights = gateway.flights
+    text = render(
+        gateway.recorder.ledger,
+        await gateway.cache.stats(),
+        ready,
+        flights=flights.count,
+        listeners=flights.listening,
+    )
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 

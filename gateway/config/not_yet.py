@@ -6,8 +6,6 @@ the "not yet" in docs/configuration.md, which a test compares with this table).
 
 NOTHING_YET = "accepted, but does nothing yet"
 
-ONLY_MAX_STALE = "only bounds what `Cache-Control: max-stale` of a request may ask for yet"
-
 NOT_YET: dict[str, str] = {
     "server.workers": NOTHING_YET,
     "server.admin_port": NOTHING_YET,
@@ -32,13 +30,10 @@ NOT_YET: dict[str, str] = {
     "endpoints.*.volatile_ttl": NOTHING_YET,
     "endpoints.*.valid": NOTHING_YET,
     "endpoints.*.time_zone": NOTHING_YET,
-    "endpoints.*.finish": NOTHING_YET,
     "endpoints.*.prefix_scope": NOTHING_YET,
     "endpoints.*.allow": "accepted, but does nothing yet: every key may use this endpoint",
     "endpoints.*.retrieval": NOTHING_YET,
     "endpoints.*.budget": NOTHING_YET,
-    "endpoints.*.cache.exact.stale_while_revalidate": ONLY_MAX_STALE,
-    "endpoints.*.cache.exact.stale_if_error": ONLY_MAX_STALE,
     "endpoints.*.cache.semantic": NOTHING_YET,
     "decisions.log": NOTHING_YET,
     "request_log": NOTHING_YET,

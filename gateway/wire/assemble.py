@@ -1,16 +1,23 @@
 """Chunks of a streamed answer -> the whole answer, as the same API would have given it without streaming.
 
-Fields we know have their own rule (roles, tool calls by index, finish reasons); any other field survives by its type:
-strings are joined, lists extended, objects merged, everything else is replaced by the latest value.
+What we know has its own rule:
+- top level: the first `id`, `created` and `model` that say something (Azure's first chunk has empty ones), and the
+  latest of everything else (`usage` comes last, or in every chunk anew);
+- choices by their `index`; the latest finish reason; log probabilities one after the other; other fields of a choice
+  are the latest, but lists (token ids) go on;
+- what a delta brings is joined (`merge`), known or not; tool calls by their `index`.
 """
 
 from typing import Any
 
 from gateway.normalize import Api
+from gateway.wire.merge import Entries, Object, Text, joined, merged
 
 Json = dict[str, Any]
 OBJECTS: dict[Api, str] = {"chat": "chat.completion", "completions": "text_completion"}
 NOT_KEPT = frozenset({"choices", "object", "obfuscation"})
+REQUIRED: Json = {"id": "", "created": 0, "model": ""}
+"""What every answer and every chunk must have, and what stands there when the upstream left it out."""
 
 
 class Assembler:
@@ -19,133 +26,184 @@ class Assembler:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._top: Json = {}
-        self._choices: dict[int, Json] = {}
+        self._choices: dict[int, _Choice] = {}
 
     @property
     def complete(self) -> bool:
-        return bool(self._choices) and all(c.get("finish_reason") for c in self._choices.values())
+        if not self._choices or self._top.get("error"):
+            return False
+        return all(choice.finish_reason for choice in self._choices.values())
 
     def add(self, chunk: Json) -> None:
+        top = self._top
         for name, value in chunk.items():
-            # `usage: null` stands in every chunk before the one that counts.
-            if name not in NOT_KEPT and (value is not None or name not in self._top):
-                self._top[name] = value
+            if name in NOT_KEPT:
+                continue
+            if name not in top or (value is not None and not (name in REQUIRED and top[name])):
+                top[name] = value
         choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict):
-                self._add_choice(choice)
+        if not isinstance(choices, list):
+            return
+        for place, piece in enumerate(choices):
+            if isinstance(piece, dict):
+                index = piece.get("index")
+                if type(index) is not int:
+                    index = place
+                if (choice := self._choices.get(index)) is None:
+                    choice = self._choices[index] = _Choice(index)
+                choice.add(piece)
 
     def result(self) -> Json:
-        top = {"id": None, "object": OBJECTS[self._api], **self._top}
-        if top.get("usage") is None:
-            top.pop("usage", None)
+        top = dict(self._top)
         usage = top.pop("usage", None)
-        top["choices"] = [_finished(self._api, _joined(c)) for _, c in sorted(self._choices.items())]
-        if usage is not None:
-            top["usage"] = usage
-        return top
+        for name, otherwise in REQUIRED.items():
+            if top.get(name) is None:
+                top[name] = otherwise
+        choices = [choice for _, choice in sorted(self._choices.items())]
+        top = {"id": top.pop("id"), "object": OBJECTS[self._api], **top}
+        top["choices"] = [c.chat() if self._api == "chat" else c.text() for c in choices]
+        return top if usage is None else {**top, "usage": usage}
 
-    def _add_choice(self, piece: Json) -> None:
-        index = piece.get("index")
-        index = index if type(index) is int else 0
-        choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
+
+class _Choice:
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.finish_reason: Any = None
+        self._message: Json = {}
+        self._calls = _Calls()
+        self._logprobs: list[Json] = []
+        self._rest: Json = {}
+
+    def add(self, piece: Json) -> None:
         for name, value in piece.items():
-            if name == "message":
-                continue  # ours is made of the deltas
             if name == "delta":
                 if isinstance(value, dict):
-                    _merge_delta(choice.setdefault("message", {}), value)
+                    self._add_delta(value)
             elif name == "finish_reason":
-                choice[name] = value if value is not None else choice.get(name)
-            elif name != "index":
-                choice[name] = merged(choice.get(name), value)
+                self.finish_reason = value or self.finish_reason
+            elif name == "logprobs":
+                if isinstance(value, dict):
+                    self._logprobs.append(value)
+            elif name == "text":
+                self._rest[name] = merged(self._rest.get(name), value)
+            elif name not in ("index", "message"):  # the message is ours, made of the deltas
+                self._rest[name] = _next(self._rest.get(name), value)
 
-
-def _merge_delta(message: Json, delta: Json) -> None:
-    for name, value in delta.items():
-        if name == "role":
-            message["role"] = value or message.get("role")
-        elif name == "tool_calls" and isinstance(value, list):
-            message["tool_calls"] = _merge_calls(message.get("tool_calls") or [], value)
-        else:
-            message[name] = merged(message.get(name), value)
-
-
-def _merge_calls(calls: list[Json], pieces: list[Any]) -> list[Json]:
-    by_index = {c.get("index", i): c for i, c in enumerate(calls)}
-    for piece in pieces:
-        if not isinstance(piece, dict):
-            continue
-        index = piece.get("index")
-        index = index if type(index) is int else len(by_index)
-        call = by_index.setdefault(index, {"index": index})
-        for name, value in piece.items():
-            if name == "index":
-                continue
-            if name in ("id", "type"):
-                call[name] = value if value is not None else call.get(name)
+    def _add_delta(self, delta: Json) -> None:
+        message = self._message
+        for name, value in delta.items():
+            if name == "tool_calls" and isinstance(value, list):
+                message[name] = self._calls
+                self._calls.add(value)
+            elif name == "content":
+                message[name] = _content(message.get(name), value)
             else:
-                call[name] = merged(call.get(name), value)
-    return [call for _, call in sorted(by_index.items())]
+                message[name] = merged(message.get(name), value, name)
+
+    def chat(self) -> Json:
+        message: Json = {"role": "assistant", "content": None, "refusal": None}
+        message |= {name: joined(value) for name, value in self._message.items()}
+        message["role"] = message["role"] or "assistant"
+        if message.get("tool_calls") is self._calls:
+            message["tool_calls"] = self._calls.whole()
+        if message["content"] == "" and message.get("tool_calls"):
+            message["content"] = None
+        logprobs = _logprobs(self._logprobs, {"content": None, "refusal": None})
+        return {
+            "index": self.index,
+            "message": message,
+            "logprobs": logprobs,
+            **joined(Object(self._rest)),
+            "finish_reason": self.finish_reason,
+        }
+
+    def text(self) -> Json:
+        return {
+            "index": self.index,
+            "text": "",
+            "logprobs": _logprobs(self._logprobs, {}),
+            **joined(Object(self._rest)),
+            "finish_reason": self.finish_reason,
+        }
 
 
-def _own(value: Any) -> Any:
-    """A copy of what `merged` would change in place."""
-    if isinstance(value, dict):
-        return {k: _own(v) for k, v in value.items()}
-    return list(value) if isinstance(value, list) else value
+class _Calls:
+    """Tool calls, each in pieces that may interleave.
+
+    The index tells them apart. Where it does not: servers that leave it out send calls one after the other, and
+    servers that number every call 0 (vLLM's parsers, Gemini) begin each with an id of its own beside a name.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[int, Object]] = []
+        self._at: dict[int | str, Object] = {}
+        self._next = 0
+
+    def add(self, pieces: list[Any]) -> None:
+        for piece in pieces:
+            if isinstance(piece, dict):
+                self._call(piece).add(piece)
+
+    def whole(self) -> list[Json]:
+        """In the order of the index, and without it: it belongs to the stream."""
+        calls = [joined(call) for _, call in sorted(self._calls, key=lambda numbered: numbered[0])]
+        return [{name: value for name, value in call.items() if name != "index"} for call in calls]
+
+    def _call(self, piece: Json) -> Object:
+        """The call that this piece belongs to."""
+        index, id_ = piece.get("index"), piece.get("id")
+        numbered, known = type(index) is int, isinstance(id_, str) and id_ != ""
+        named = any(isinstance(value, dict) and value.get("name") for value in piece.values())
+        call: Object | None
+        if numbered or known:
+            call = self._at.get(index if numbered else id_)
+        else:
+            call = self._calls[-1][1] if self._calls and not named else None
+        if call is None or (known and named and call.get("id") not in (None, "", id_)):
+            call, number = Object(), index if numbered else self._next
+            self._calls.append((number, call))
+            self._next = max(self._next, number + 1)
+        if numbered:
+            self._at[index] = call
+        if known:
+            self._at[id_] = call
+        return call
 
 
-class _Pieces(list[str]):
-    """A string still in pieces: joined once at the end, so that a long answer takes time in proportion."""
+def _content(old: Any, new: Any) -> Any:
+    """Text, or a list of parts; a server that changes from one to the other in mid-stream (Mistral thinks in parts
+    and answers in text) means them one after the other."""
+    if isinstance(new, str) and isinstance(old, list):
+        parts = old if isinstance(old, Entries) else Entries(old)
+        if new and parts and isinstance(parts[-1], dict) and parts[-1].get("type") == "text":
+            parts[-1] = merged(parts[-1], {"text": new})
+        elif new:
+            parts.add([{"type": "text", "text": new}])
+        return parts
+    if isinstance(new, list) and isinstance(old, str | Text):
+        return merged([{"type": "text", "text": str(old)}] if str(old) else [], new)
+    return merged(old, new)
 
 
-def merged(old: Any, new: Any) -> Any:
-    """The value after one more piece of it; takes over `old`, never changes `new`."""
-    if new is None:
-        return old
-    if old is None:
-        return _own(new)
-    if isinstance(new, str) and isinstance(old, _Pieces):
-        old.append(new)
-        return old
-    if isinstance(new, str) and isinstance(old, str):
-        return _Pieces((old, new))
-    if isinstance(new, list) and isinstance(old, list) and not isinstance(old, _Pieces):
-        old.extend(new)
-        return old
+def _next(old: Any, new: Any) -> Any:
+    """The next value of a choice's own field. Strings and objects are told anew, as in filter results."""
     if isinstance(new, dict) and isinstance(old, dict):
-        for name, value in new.items():
-            old[name] = merged(old.get(name), value)
-        return old
-    return new
+        return {**old, **new}
+    return merged(old, new) if isinstance(new, list) or new is None else new
 
 
-def _joined(value: Any) -> Any:
-    """The value with every string whole; leaves the pieces as they are, so that more may come."""
-    if isinstance(value, _Pieces):
-        return "".join(value)
-    if isinstance(value, list):
-        return [_joined(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _joined(v) for k, v in value.items()}
-    return value
-
-
-def _finished(api: Api, choice: Json) -> Json:
-    if api == "completions":
-        return {"text": "", "logprobs": None, **choice}
-    message = {"role": "assistant", "content": None, "refusal": None, **choice.get("message", {})}
-    if isinstance(calls := message.get("tool_calls"), list):
-        # `index` belongs to the stream; the whole object orders calls by their place.
-        message["tool_calls"] = [{k: v for k, v in c.items() if k != "index"} for c in calls]
-    if message.get("content") == "" and message.get("tool_calls"):
-        message["content"] = None
-    rest = {k: v for k, v in choice.items() if k not in ("message", "index", "finish_reason")}
-    return {
-        "index": choice["index"],
-        "message": message,
-        "logprobs": None,
-        **rest,
-        "finish_reason": choice["finish_reason"],
-    }
+def _logprobs(pieces: list[Json], keys: Json) -> Json | None:
+    """The lists of all pieces, one after the other."""
+    if not pieces:
+        return None
+    whole = dict(keys)
+    for piece in pieces:
+        for name, value in piece.items():
+            if isinstance(value, list):
+                if isinstance(known := whole.get(name), list):
+                    known.extend(value)
+                else:
+                    whole[name] = list(value)
+            elif value is not None or name not in whole:
+                whole[name] = value
+    return whole

@@ -23,15 +23,27 @@ class EventParser:
         self._held = 0  # bytes in _data; a line counts some even when empty, for its place in the list
         self._size = 0  # bytes in _rest
         self._first = True
+        self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        # A CR has ended its line already: whoever ends lines so must not wait for the next bytes. An LF right after
+        # it belongs to it, also when it comes with the next bytes.
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
         events: list[bytes] = []
-        self._size += len(chunk)
-        # A CR at the end of the rest waits for the LF that may follow it.
-        if b"\n" not in chunk and b"\r" not in chunk and not (self._rest and self._rest[-1].endswith(b"\r")):
+        cr = b"\r" in chunk
+        if cr or b"\n" in chunk:
+            if cr:
+                self._after_cr = chunk.endswith(b"\r")
+                chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            *lines, rest = b"".join([*self._rest, chunk]).split(b"\n")
+            for line in lines:
+                self._line(line, events)
+            self._rest, self._size = [rest], len(rest)
+        elif chunk:
             self._rest.append(chunk)
-        else:
-            self._lines(b"".join([*self._rest, chunk]), events)
+            self._size += len(chunk)
         if self._size + self._held > MAX_EVENT:
             raise EventTooLarge
         return events
@@ -40,19 +52,10 @@ class EventParser:
         """The stream is over: a last line without its line end still counts, a last event without its empty line
         does too (some servers leave it out)."""
         events: list[bytes] = []
-        self._line(b"".join(self._rest).rstrip(b"\r"), events)
-        self._rest = []
+        self._line(b"".join(self._rest), events)
+        self._rest, self._size = [], 0
         self._line(b"", events)
         return events
-
-    def _lines(self, buffer: bytes, events: list[bytes]) -> None:
-        start = 0
-        while (end := _line_end(buffer, start)) is not None:
-            stop, following = end
-            self._line(buffer[start:stop], events)
-            start = following
-        self._rest = [buffer[start:]]
-        self._size = len(buffer) - start
 
     def _line(self, line: bytes, events: list[bytes]) -> None:
         if self._first:
@@ -66,17 +69,9 @@ class EventParser:
             value = line[6:] if line[5:6] == b" " else line[5:]
             self._data.append(value)
             self._held += len(value) + LINE
-
-
-def _line_end(buffer: bytes, start: int) -> tuple[int, int] | None:
-    """(end of the line, start of the next), or None while the line is not complete."""
-    lf = buffer.find(b"\n", start)
-    cr = buffer.find(b"\r", start, lf if lf >= 0 else len(buffer))
-    if cr < 0:
-        return None if lf < 0 else (lf, lf + 1)
-    if cr + 1 == len(buffer):
-        return None  # the LF of a CRLF may be in the next chunk
-    return (cr, cr + 2) if buffer[cr + 1] == 0x0A else (cr, cr + 1)
+        elif line == b"data":  # a field without a colon has the empty value
+            self._data.append(b"")
+            self._held += LINE
 
 
 def event(data: bytes) -> bytes:

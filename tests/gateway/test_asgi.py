@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.asgi import BODY_TIMEOUT, Disconnected, Outlet, read_body, read_headers, send_error, while_connected
+from gateway.asgi import BODY_TIMEOUT, Disconnected, Outlet, read_body, read_headers, send_error
 from gateway.errors import ApiError
 from tests.gateway.values import few
 
@@ -35,10 +35,6 @@ class Receiver:
         if not self.left:
             await asyncio.Event().wait()
         return self.left.pop(0)
-
-
-def unfinished() -> bool:
-    return False
 
 
 async def refusal(messages: Messages, limit: int = 10, header: tuple[str, bytes] | None = None) -> ApiError:
@@ -174,117 +170,3 @@ async def test_an_outlet_counts_before_the_client_sees_the_end() -> None:
     order.clear()
     await Outlet(send, lambda: order.append("counted")).whole(200, [], b"x")
     assert order[0] == "counted"
-
-
-# while_connected
-
-
-def left() -> set[Any]:
-    """The tasks that are still there, but for the test and its runner."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    return {task for task in others if "TestRunner" not in str(task.get_coro())}
-
-
-class Work:
-    """Something that takes until it is let go; it notes how it ended."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.go = asyncio.Event()
-        self.begun = asyncio.Event()
-        self.ended = ""
-        self.error = error
-
-    async def __call__(self) -> None:
-        self.begun.set()
-        try:
-            await self.go.wait()
-            if self.error:
-                raise self.error
-            self.ended = "done"
-        except asyncio.CancelledError:
-            await asyncio.sleep(0.01)  # tidying up takes a while
-            self.ended = "cancelled"
-            raise
-
-
-async def test_work_ends_before_the_client_leaves() -> None:
-    work = Work()
-    work.go.set()
-    await while_connected(Receiver([]), work(), done=unfinished)
-    assert work.ended == "done"
-    assert not left()
-
-
-async def test_other_messages_do_not_end_the_work() -> None:
-    work = Work()
-    receiver = Receiver([{"type": "http.request", "body": b"", "more_body": False}] * 3)
-    task = asyncio.create_task(while_connected(receiver, work(), done=unfinished))
-    await work.begun.wait()
-    await asyncio.sleep(0.01)
-    assert not task.done()
-    work.go.set()
-    await task
-    assert work.ended == "done"
-    assert not left()
-
-
-async def test_a_client_that_leaves_ends_the_work_and_its_tidying_up_is_waited_for() -> None:
-    work = Work()
-    with pytest.raises(Disconnected):
-        await while_connected(Receiver([GONE]), work(), done=unfinished)
-    assert work.ended in ("cancelled", "")  # "" when it had not begun
-    assert not left()
-    queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    begun = Work()
-    task = asyncio.create_task(while_connected(queue.get, begun(), done=unfinished))
-    await begun.begun.wait()
-    queue.put_nowait(GONE)
-    with pytest.raises(Disconnected):
-        await task
-    assert begun.ended == "cancelled"
-    assert not left()
-
-
-async def test_an_error_of_the_work_comes_through() -> None:
-    work = Work(ApiError(502, "x"))
-    work.go.set()
-    with pytest.raises(ApiError):
-        await while_connected(Receiver([]), work(), done=unfinished)
-    assert not left()
-
-
-async def test_work_that_ends_together_with_the_connection_counts() -> None:
-    work = Work()
-    work.go.set()
-    queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    task = asyncio.create_task(while_connected(queue.get, work(), done=unfinished))
-    await work.begun.wait()
-    queue.put_nowait(GONE)
-    await asyncio.gather(task, return_exceptions=True)
-    assert work.ended == "done"
-    assert not left()
-
-
-@pytest.mark.parametrize("times", [1, 2])
-async def test_cancelling_the_request_leaves_no_task(times: int) -> None:
-    work = Work()
-    task = asyncio.create_task(while_connected(Receiver([]), work(), done=unfinished))
-    await work.begun.wait()
-    for _ in range(times):
-        task.cancel()
-        await asyncio.sleep(0)
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await asyncio.sleep(0.02)
-    assert work.ended == "cancelled" or times == 2  # a second cancellation cuts the tidying up short
-    assert not left()
-
-
-async def test_a_connection_that_breaks_ends_the_work() -> None:
-    async def broken() -> dict[str, Any]:
-        raise OSError("reset")
-
-    work = Work()
-    with pytest.raises(Disconnected):
-        await while_connected(broken, work(), done=unfinished)
-    assert not left()

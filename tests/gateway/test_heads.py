@@ -130,7 +130,7 @@ def test_the_long_way_and_the_byte_identical_one_say_the_same(usage: Usage) -> N
     reuse(d, slot.entry, START)
     replay = Replay(
         generation=1, principal=Principal("a", "b"), endpoint="default", api="chat", model="m", form="json",
-        expires=START + 1, slot=slot,
+        expires=START + 1, until=START + 1, slot=slot,
     )  # fmt: skip
     short = {name.decode(): value.decode() for name, value in replay.head}
     long = headers(d)

@@ -33,7 +33,7 @@ def samples(ledger: Ledger, stores: Any = None, backends: Any = None) -> dict[tu
 
 
 def test_nothing_is_counted_before_the_first_request() -> None:
-    assert samples(Ledger()) == {}
+    assert samples(Ledger()) == {("refrain_flights",): 0.0, ("refrain_flight_listeners",): 0.0}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ SNAPSHOT = snapshot()
 def test_endpoints_are_compiled() -> None:
     assert SNAPSHOT.generation == 7
     assert SNAPSHOT.endpoint("short").life == Life(60, 0)
-    assert SNAPSHOT.endpoint("stale").life == Life(60, 3600)
+    assert SNAPSHOT.endpoint("stale").life == Life(60, if_error=3600, revalidate=5)
     assert SNAPSHOT.endpoint("uncached").life is None
     assert SNAPSHOT.endpoint("default").name == "default"
 

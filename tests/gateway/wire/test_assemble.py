@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.wire.assemble import Assembler, merged
+from gateway.wire.assemble import Assembler
+from gateway.wire.merge import merged
 from gateway.wire.render import render_stream
 from tests.gateway.values import few, json_values, some, texts
 from tests.gateway.wire.answers import Json, chat_answers, events, text_answers

@@ -1,0 +1,119 @@
+"""One client's answer from a flight: streamed as it comes, or whole at its end, in the form that it asked for."""
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.asgi import Disconnected, Receive
+from gateway.fill import Filled, servable
+from gateway.flight import Listener
+from gateway.forms import streamed_form
+from gateway.upstream import broken
+from gateway.wire.sse import DONE_EVENT
+
+WATCH_AFTER = 0.02
+"""Seconds after which we begin to look whether the client is still there: the answer to most is sooner than that."""
+
+
+async def deliver(listener: Listener, receive: Receive) -> Filled:
+    """Send the flight's answer to its listener; gives it back. Raises ApiError and Disconnected."""
+    with _Watch(receive, listener.depart):
+        try:
+            if listener.ask.form != "json":
+                await _stream(listener)
+            while not listener.ended:
+                await _news(listener)
+            return await _end(listener)
+        finally:
+            listener.flight.leave(listener)
+
+
+async def _stream(listener: Listener) -> None:
+    """What the flight has and will have, until it ends."""
+    flight, visit, outlet = listener.flight, listener.visit, listener.visit.outlet
+    while listener.error is None:
+        if data := listener.take():
+            flight.taken()
+            if not outlet.started:
+                _begin(listener)
+                await outlet.start(200, visit.headers(listener.ask))
+            await outlet.write(data)
+            if listener.gone:
+                raise Disconnected
+        elif flight.ended:
+            return
+        else:
+            await _news(listener)
+
+
+async def _end(listener: Listener) -> Filled:
+    flight, visit, ask, outlet = listener.flight, listener.visit, listener.ask, listener.visit.outlet
+    filled = flight.filled
+    if error := listener.error or flight.error:
+        raise error
+    if filled is None:
+        raise Disconnected  # the flight was let go of, as nobody listened
+    if ask.form == "json":
+        _begin(listener)
+        _served(listener)
+        await outlet.whole(200, visit.headers(ask), filled.raw)
+    elif outlet.started:
+        _served(listener)
+        await outlet.write(DONE_EVENT, last=True)
+    elif not servable(ask, filled):
+        raise broken("The backend's answer has no choices to stream.")
+    else:
+        _begin(listener)
+        _served(listener)
+        await outlet.whole(200, visit.headers(ask), streamed_form(ask, filled))
+    return filled
+
+
+def _begin(listener: Listener) -> None:
+    """All that the head of the answer says."""
+    d, flight = listener.visit.decision, listener.flight
+    d.status = 200
+    d.upstream_id = flight.fill.upstream_id
+    if d.outcome == "joined":
+        d.age = flight.fill.age()
+        listener.visit.phase("join", listener.since)
+
+
+def _served(listener: Listener) -> None:
+    """Count the answer as served. Whoever joined has saved what the flight's leader pays for."""
+    d, fill = listener.visit.decision, listener.flight.fill
+    d.served = fill.usage.total
+    if d.outcome == "joined":
+        d.saved = fill.usage.total
+        d.usd_saved = fill.cost.usd
+        d.ms_saved = fill.cost.ms
+
+
+async def _news(listener: Listener) -> None:
+    await listener.news()
+    if listener.gone:
+        raise Disconnected
+
+
+class _Watch:
+    """While it is open, calls `left` when the client leaves."""
+
+    def __init__(self, receive: Receive, left: Callable[[], None]) -> None:
+        self._receive = receive
+        self._left = left
+        self._task: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start)
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._left()
