@@ -100,7 +100,8 @@ def _explain(shown: dict[str, Any]) -> None:
 
     meaning = {
         "exact": "from the exact cache: the same request was answered before",
-        "stale": "from the cache, past its life, as the request allowed",
+        "stale": "from the cache, past its life, as the endpoint or the request allows",
+        "joined": "shared with an identical request that was being answered already",
         "miss": "made by the backend, and kept if it may be reused",
         "bypass": "made by the backend; no cache was used",
     }

@@ -26,6 +26,7 @@ class Assembler:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._top: Json = {}
+        self._settled = set(NOT_KEPT)
         self._choices: dict[int, _Choice] = {}
 
     @property
@@ -37,10 +38,10 @@ class Assembler:
     def add(self, chunk: Json) -> None:
         top = self._top
         for name, value in chunk.items():
-            if name in NOT_KEPT:
-                continue
-            if name not in top or (value is not None and not (name in REQUIRED and top[name])):
+            if name not in self._settled and (value is not None or name not in top):
                 top[name] = value
+                if value and name in REQUIRED:
+                    self._settled.add(name)
         choices = chunk.get("choices")
         if not isinstance(choices, list):
             return
@@ -50,7 +51,7 @@ class Assembler:
                 if type(index) is not int:
                     index = place
                 if (choice := self._choices.get(index)) is None:
-                    choice = self._choices[index] = _Choice(index)
+                    choice = self._choices[index] = _Choice(self._api, index)
                 choice.add(piece)
 
     def result(self) -> Json:
@@ -61,13 +62,14 @@ class Assembler:
                 top[name] = otherwise
         choices = [choice for _, choice in sorted(self._choices.items())]
         top = {"id": top.pop("id"), "object": OBJECTS[self._api], **top}
-        top["choices"] = [c.chat() if self._api == "chat" else c.text() for c in choices]
+        top["choices"] = [choice.whole() for choice in choices]
         return top if usage is None else {**top, "usage": usage}
 
 
 class _Choice:
-    def __init__(self, index: int) -> None:
-        self.index = index
+    def __init__(self, api: Api, index: int) -> None:
+        self._api = api
+        self._index = index
         self.finish_reason: Any = None
         self._message: Json = {}
         self._calls = _Calls()
@@ -79,28 +81,43 @@ class _Choice:
             if name == "delta":
                 if isinstance(value, dict):
                     self._add_delta(value)
+            elif name == "index":
+                pass
             elif name == "finish_reason":
                 self.finish_reason = value or self.finish_reason
             elif name == "logprobs":
                 if isinstance(value, dict):
                     self._logprobs.append(value)
-            elif name == "text":
+            elif name == "text" and self._api == "completions":
                 self._rest[name] = merged(self._rest.get(name), value)
-            elif name not in ("index", "message"):  # the message is ours, made of the deltas
+            elif name != "message":  # the message is ours, made of the deltas
                 self._rest[name] = _next(self._rest.get(name), value)
 
     def _add_delta(self, delta: Json) -> None:
         message = self._message
         for name, value in delta.items():
-            if name == "tool_calls" and isinstance(value, list):
+            old = message.get(name)
+            if type(old) is Text and type(value) is str:  # nearly all there is
+                old.add(value)
+            elif name == "tool_calls" and isinstance(value, list):
                 message[name] = self._calls
                 self._calls.add(value)
             elif name == "content":
-                message[name] = _content(message.get(name), value)
+                message[name] = _content(old, value)
             else:
-                message[name] = merged(message.get(name), value, name)
+                message[name] = merged(old, value, name)
 
-    def chat(self) -> Json:
+    def whole(self) -> Json:
+        keys: Json = {"content": None, "refusal": None} if self._api == "chat" else {}
+        return {
+            "index": self._index,
+            **({"message": self._whole_message()} if self._api == "chat" else {"text": ""}),
+            "logprobs": _logprobs(self._logprobs, keys),
+            **joined(Object(self._rest)),
+            "finish_reason": self.finish_reason,
+        }
+
+    def _whole_message(self) -> Json:
         message: Json = {"role": "assistant", "content": None, "refusal": None}
         message |= {name: joined(value) for name, value in self._message.items()}
         message["role"] = message["role"] or "assistant"
@@ -108,23 +125,7 @@ class _Choice:
             message["tool_calls"] = self._calls.whole()
         if message["content"] == "" and message.get("tool_calls"):
             message["content"] = None
-        logprobs = _logprobs(self._logprobs, {"content": None, "refusal": None})
-        return {
-            "index": self.index,
-            "message": message,
-            "logprobs": logprobs,
-            **joined(Object(self._rest)),
-            "finish_reason": self.finish_reason,
-        }
-
-    def text(self) -> Json:
-        return {
-            "index": self.index,
-            "text": "",
-            "logprobs": _logprobs(self._logprobs, {}),
-            **joined(Object(self._rest)),
-            "finish_reason": self.finish_reason,
-        }
+        return message
 
 
 class _Calls:
@@ -151,7 +152,8 @@ class _Calls:
 
     def _call(self, piece: Json) -> Object:
         """The call that this piece belongs to."""
-        index, id_ = piece.get("index"), piece.get("id")
+        index: Any = piece.get("index")
+        id_: Any = piece.get("id")
         numbered, known = type(index) is int, isinstance(id_, str) and id_ != ""
         named = any(isinstance(value, dict) and value.get("name") for value in piece.values())
         call: Object | None
