@@ -37,7 +37,7 @@ format: dev ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format
 
-bench: dev ## the benchmarks, with ARGS="..." passed on
+bench: dev ## the benchmarks; ARGS=streams, ARGS="hits --json" and the like are passed on
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --extra local --generate-hashes --allow-unsafe \

@@ -3,32 +3,39 @@
 import hashlib
 import json
 import os
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
 WORDS = ("river", "castle", "violin", "glacier", "senator", "orchard", "harbour", "bakery", "volcano", "cathedral")
 ANSWER_TOKENS = 300
 
+JSON = (b"content-type", b"application/json")
+SSE = (b"content-type", b"text/event-stream")
 
-def answer(tag: str) -> bytes:
-    """A chat answer of about 300 tokens that begins with `tag`."""
+
+def answer(tag: str, tokens: int = ANSWER_TOKENS) -> bytes:
+    """A chat answer of so many tokens that begins with `tag`."""
     seed = int(hashlib.sha256(tag.encode()).hexdigest()[:8], 16)
-    words = [tag, *(WORDS[(seed + i * 7) % len(WORDS)] for i in range(ANSWER_TOKENS - 1))]
-    usage = {"prompt_tokens": 300, "completion_tokens": ANSWER_TOKENS, "total_tokens": 600}
+    words = [tag, *(WORDS[(seed + i * 7) % len(WORDS)] for i in range(tokens - 1))]
+    usage = {"prompt_tokens": 300, "completion_tokens": tokens, "total_tokens": 300 + tokens}
     message = {"role": "assistant", "content": " ".join(words)}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000, "model": "bench"}
     return json.dumps({**body, "choices": [choice], "usage": usage}).encode()
 
 
-FIXED = answer("TAG")
-HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(FIXED)).encode())]
+GIVEN = os.environ.get("BENCH_BODY")
+FIXED = Path(GIVEN).read_bytes() if GIVEN else answer("TAG")
+HEADERS = [SSE if FIXED.startswith(b"data: ") else JSON, (b"content-length", str(len(FIXED)).encode())]
 
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:
-    """Reads the request, sends fixed bytes: what uvicorn can do at most."""
+    """Reads the request, sends fixed bytes (those of the file $BENCH_BODY, if it is set): what uvicorn can do at
+    most."""
     if scope["type"] != "http":
         return
     more = True
@@ -39,18 +46,11 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def upstream(scope: Any, receive: Any, send: Any) -> None:
-    """Answers every prompt with an answer of its own."""
+    """Answers every prompt with an answer of its own, in one piece and at once."""
     if scope["type"] != "http":
         return
-    raw, more = b"", True
-    while more:
-        message = await receive()
-        raw += message.get("body", b"")
-        more = message.get("more_body", False)
-    body = answer(hashlib.sha256(raw).hexdigest()[:12])
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    raw = await read(receive)
+    await send_whole(send, answer(hashlib.sha256(raw).hexdigest()[:12]))
 
 
 async def proxy(scope: Any, receive: Any, send: Any) -> None:
@@ -58,22 +58,44 @@ async def proxy(scope: Any, receive: Any, send: Any) -> None:
     else: what going through any such process costs on this machine."""
     if scope["type"] != "http":
         return
+    response = await forward(await read(receive))
+    await send_whole(send, await response.aread())
+
+
+async def stream_proxy(scope: Any, receive: Any, send: Any) -> None:
+    """The same, handing on each piece of the answer as it comes."""
+    if scope["type"] != "http":
+        return
+    response = await forward(await read(receive))
+    await send({"type": "http.response.start", "status": 200, "headers": [SSE]})
+    async for piece in response.aiter_raw():
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def read(receive: Any) -> bytes:
     raw, more = b"", True
     while more:
         message = await receive()
         raw += message.get("body", b"")
         more = message.get("more_body", False)
+    return raw
+
+
+async def send_whole(send: Any, body: bytes) -> None:
+    headers = [JSON, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def forward(raw: bytes) -> httpx.Response:
     global _transport
     if _transport is None:
-        _transport = AiohttpTransport()
+        _transport = AiohttpTransport(client=lambda: aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
     request = httpx.Request(
         "POST", os.environ["BENCH_UPSTREAM"], content=raw, headers={"content-type": "application/json"}
     )
-    response = await _transport.handle_async_request(request)
-    body = await response.aread()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return await _transport.handle_async_request(request)
 
 
 _transport: AiohttpTransport | None = None

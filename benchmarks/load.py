@@ -35,51 +35,83 @@ end
 """
 
 
+def url(port: int, path: str = PATH) -> str:
+    return f"http://127.0.0.1:{port}{path}"
+
+
 def prompt(seed: str, words: int = 225) -> str:
     """A prompt of about 300 tokens."""
     rnd = random.Random(seed)
     return f"Question {seed}: " + " ".join(rnd.choice(WORDS) for _ in range(words))
 
 
-def body(seed: str) -> bytes:
+def body(seed: str, *, stream: bool = False) -> bytes:
     messages = [
         {"role": "system", "content": "You are a helpful assistant."},
         {"role": "user", "content": prompt(seed)},
     ]
-    return json.dumps({"model": "bench", "messages": messages, "temperature": 0}).encode()
+    asked = {"model": "bench", "messages": messages, "temperature": 0}
+    return json.dumps({**asked, "stream": True} if stream else asked).encode()
+
+
+def request(port: int, data: bytes, path: str = PATH) -> bytes:
+    """A whole request as it goes over the wire."""
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 def one_by_one(port: int, bodies: Sequence[bytes], outcome: str | None = None) -> float:
     """Median milliseconds from sending a request to having its whole answer, one connection. `outcome` is what every
     answer's x-refrain-cache must say."""
-    head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
-    head += "Content-Type: application/json\r\nContent-Length: "
     times = []
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as s:
-        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for data in bodies:
-            wire = f"{head}{len(data)}\r\n\r\n".encode() + data
+    with _connection(port) as s:
+        for wire in [request(port, data) for data in bodies]:
             begun = time.perf_counter()
             s.sendall(wire)
-            answer = _read_answer(s)
+            head, rest = _read_until(s, b"", b"\r\n\r\n")
+            length = next(int(x[15:]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length:"))
+            while len(rest) < length:
+                rest += s.recv(65536)
             times.append(time.perf_counter() - begun)
-            if outcome is not None and f"x-refrain-cache: {outcome}\r\n".encode() not in answer:
-                sys.exit(f"this was to be {outcome}, and is not: {answer!r}")
+            _check(head, outcome)
     return statistics.median(times) * 1000
 
 
-def _read_answer(s: socket.socket) -> bytes:
-    """The head of the answer, once all of it is there."""
-    data = s.recv(65536)
-    while b"\r\n\r\n" not in data:
-        data += s.recv(65536)
-    head, _, rest = data.partition(b"\r\n\r\n")
-    if b" 200 " not in head[:16]:
-        raise SystemExit(f"unexpected answer: {data[:500]!r}")
-    length = next(int(x[15:]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length:"))
-    while len(rest) < length:
-        rest += s.recv(65536)
-    return head + b"\r\n"
+def first_events(port: int, bodies: Sequence[bytes], outcome: str | None = None) -> float:
+    """Median milliseconds from sending a request to having the first event of its stream, one connection."""
+    times = []
+    with _connection(port) as s:
+        for wire in [request(port, data) for data in bodies]:
+            begun = time.perf_counter()
+            s.sendall(wire)
+            head, rest = _read_until(s, b"", b"\r\n\r\n")
+            _, rest = _read_until(s, rest, b"\n\n")
+            times.append(time.perf_counter() - begun)
+            _check(head, outcome)
+            _read_until(s, rest, b"\r\n0\r\n\r\n")
+    return statistics.median(times) * 1000
+
+
+def _connection(port: int) -> socket.socket:
+    s = socket.create_connection(("127.0.0.1", port), timeout=30)
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return s
+
+
+def _read_until(s: socket.socket, data: bytes, end: bytes) -> tuple[bytes, bytes]:
+    """What comes up to `end`, `data` being here already, and what has come after it."""
+    while end not in data:
+        if not (more := s.recv(65536)):
+            sys.exit(f"the connection ended in the middle of an answer: {data[:500]!r}")
+        data += more
+    before, _, after = data.partition(end)
+    return before, after
+
+
+def _check(head: bytes, outcome: str | None) -> None:
+    good = head.startswith(b"HTTP/1.1 200 ")
+    if not good or (outcome is not None and f"x-refrain-cache: {outcome}".encode() not in head.split(b"\r\n")):
+        sys.exit(f"this was to be {outcome or 'an answer'}, and is not: {head!r}")
 
 
 def throughput(port: int, bodies: Sequence[bytes], seconds: int) -> float:
@@ -91,17 +123,22 @@ def throughput(port: int, bodies: Sequence[bytes], seconds: int) -> float:
         script, lines = Path(folder, "post.lua"), Path(folder, "bodies")
         script.write_text(LUA)
         lines.write_bytes(b"\n".join(bodies))
-        url = f"http://127.0.0.1:{port}{PATH}"
-        command = [wrk, "-t1", "-c32", f"-d{seconds}s", "-s", str(script), url, "--", str(lines), KEY]
+        command = [wrk, "-t1", "-c32", f"-d{seconds}s", "-s", str(script), url(port), "--", str(lines), KEY]
         out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 30).stdout
     result = json.loads(next(line for line in out.splitlines() if line.startswith("JSON "))[5:])
     if result["errors"]:
-        sys.exit(f"wrk saw {result['errors']} errors at {url}")
+        sys.exit(f"wrk saw {result['errors']} errors at {url(port)}")
     return float(result["requests"] / result["us"] * 1e6)
 
 
 def misses(port: int) -> int:
     """How many requests the gateway has sent on, by its own count."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/admin/stats", headers={"authorization": f"Bearer {KEY}"})
-    with urllib.request.urlopen(request, timeout=10) as response:
+    asked = urllib.request.Request(url(port, "/admin/stats"), headers={"authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(asked, timeout=10) as response:
         return int(json.load(response)["requests"].get("miss", 0))
+
+
+def calls(port: int) -> int:
+    """How many requests the streaming upstream at this port has seen, by its own count."""
+    with urllib.request.urlopen(url(port, "/calls"), timeout=10) as response:
+        return int(json.load(response)["calls"])

@@ -1,6 +1,7 @@
 """Servers as processes of their own, one core each as far as the machine has them; ended by pid."""
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -10,9 +11,21 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 UVICORN = ("--http", "httptools", "--loop", "uvloop", "--no-access-log", "--log-level", "error", "--lifespan", "off")
+FILES = 4096
+"""Open files that a server may need: a gateway has two connections for each stream."""
+
+
+class Server(NamedTuple):
+    port: int
+    pid: int
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def free_port() -> int:
@@ -22,35 +35,35 @@ def free_port() -> int:
 
 
 @contextmanager
-def bare_server(app: str, **env: str) -> Iterator[int]:
-    """`app` of benchmarks.apps under a bare uvicorn; gives its port."""
+def bare_server(app: str, **env: str) -> Iterator[Server]:
+    """`app` ("module:name" in this package) under a bare uvicorn."""
     port = free_port()
-    with _process(
-        [sys.executable, "-m", "uvicorn", f"benchmarks.apps:{app}", "--port", str(port), *UVICORN], port, env=env
-    ):
-        yield port
+    command = [sys.executable, "-m", "uvicorn", f"benchmarks.{app}", "--port", str(port), *UVICORN]
+    with _process(command, port, env=env) as server:
+        yield server
 
 
 @contextmanager
-def gateway(config: str, folder: Path) -> Iterator[int]:
-    """`refrain serve` with this configuration; gives its port."""
+def gateway(config: str, folder: Path) -> Iterator[Server]:
+    """`refrain serve` with this configuration."""
     port, path = free_port(), folder / "refrain.yaml"
     path.write_text(config)
     command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(path), "--port", str(port)]
-    with _process(command, port, ready="/readyz"):
-        yield port
+    with _process(command, port, ready="/readyz") as server:
+        yield server
 
 
 @contextmanager
 def _process(
     command: list[str], port: int, ready: str | None = None, env: Mapping[str, str] | None = None
-) -> Iterator[None]:
+) -> Iterator[Server]:
+    _raise_limit()
     full = {**os.environ, "PYTHONPATH": os.getcwd(), **(env or {})}
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=full)
         try:
             _wait(process, port, ready, said)
-            yield
+            yield Server(port, process.pid)
         finally:
             process.terminate()
             try:
@@ -58,6 +71,14 @@ def _process(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _raise_limit() -> None:
+    """Of open files, here and in what is started from here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FILES:
+        enough = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 def _wait(process: "subprocess.Popen[bytes]", port: int, ready: str | None, said: TextIO) -> None:

@@ -1,6 +1,7 @@
 """`refrain serve`: the gateway, under uvicorn, with a few lines that say what to try."""
 
 import asyncio
+import gc
 import os
 import shutil
 import socket
@@ -103,6 +104,7 @@ def _announcement(listener: socket.socket, path: Path | None) -> Callable[["Gate
 
     async def announce(gateway: "Gateway") -> None:
         """Say where the gateway listens, follow the local model while it loads, then say what to try."""
+        _calm_collector()
         say(f"Refrain listens on {base} (configuration: {path or 'none, so the defaults'}).")
         said: dict[str, str] = {}
         while waiting := gateway.starting():
@@ -118,6 +120,15 @@ def _announcement(listener: socket.socket, path: Path | None) -> Callable[["Gate
         say("Stop with Ctrl-C.")
 
     return announce
+
+
+def _calm_collector() -> None:
+    """A full garbage collection looks at everything that lives, for a tenth of a second on a small machine, and every
+    stream waits. What the start has made lives for ever and is not looked at again; what requests leave behind is found
+    while it is young, so full collections may be rare."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 100)
 
 
 def _command() -> str:
