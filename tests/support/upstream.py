@@ -85,7 +85,8 @@ def sse(chunks: list[Json], *, done: bool = True) -> bytes:
 @dataclass
 class Reply:
     """What to answer: a status, headers, and pieces of a body with a pause before each; then `hang` seconds of
-    silence; `cut` drops the connection instead of ending the body properly. Nothing is sent before `gate` is set."""
+    silence; `cut` drops the connection instead of ending the body properly. Nothing is sent before `gate` is set, and
+    no piece that has one of the `gates`, by its number, before that one is."""
 
     pieces: list[bytes]
     status: int = 200
@@ -95,6 +96,7 @@ class Reply:
     first_pause: float = 0.0
     hang: float = 0.0
     gate: threading.Event | None = None
+    gates: dict[int, threading.Event] = field(default_factory=dict)
     cut: bool = False
 
 
@@ -140,12 +142,14 @@ def numbered(seen: Seen, number: int) -> Reply:
 
 
 class Upstream:
-    """`calls` counts chat and completion requests; `seen` holds them; `cancelled` those whose client left."""
+    """`calls` counts chat and completion requests; `seen` holds them; `cancelled` those whose client left, at the
+    monotonic times `left_at`."""
 
     def __init__(self) -> None:
         self.script: Script = numbered
         self.seen: list[Seen] = []
         self.cancelled = 0
+        self.left_at: list[float] = []
         self.open = 0
         self.models = ["test-model", "other-model"]
         self.port = 0
@@ -180,6 +184,7 @@ class Upstream:
         await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
         self.open -= 1
         if not work.done():
+            self.left_at.append(time.monotonic())
             self.cancelled += 1
         work.cancel()
         watch.cancel()
@@ -194,8 +199,10 @@ class Upstream:
         headers = {"content-type": reply.content_type, **reply.headers}
         head = [(k.encode(), v.encode()) for k, v in headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": head})
-        for piece in reply.pieces:
+        for number, piece in enumerate(reply.pieces):
             await asyncio.sleep(reply.pause)
+            while number in reply.gates and not reply.gates[number].is_set():  # noqa: ASYNC110  another thread sets it
+                await asyncio.sleep(0.001)
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await asyncio.sleep(reply.hang)
         if reply.cut:
