@@ -1,19 +1,16 @@
 """Any OpenAI-style server over HTTP or a Unix socket: one pooled client, one timeout per phase, no redirects.
 
-Requests go straight to the transport, below httpx's client: that layer follows redirects, keeps cookies and reads
-proxy settings from the environment, and none of these may happen to a call that carries a credential.
+Over aiohttp: its parser is in C, and httpx's layers on top of the same connection double what a call costs. No cookies
+are kept, no redirects followed, no proxy settings read from the environment: none of these may happen to a call that
+carries a credential.
 """
 
 import asyncio
-import contextlib
-import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from time import monotonic
-from typing import cast
+from urllib.parse import urlsplit
 
 import aiohttp
-import httpx
-from httpx_aiohttp import AiohttpTransport
 
 from backends.base import (
     BackendError,
@@ -25,15 +22,19 @@ from backends.base import (
     ReplyTooLarge,
     State,
 )
+from backends.lost import LostConnections
+from backends.patience import Patience
 
 # Below the 5 s after which uvicorn (vLLM and many others) drops an idle connection: a connection that the server is
 # just closing would fail a POST, which cannot be repeated safely.
 KEEP_ALIVE = 4.0
-AGENT = b"refrain"
+AGENT = "refrain"
 DOWN_FOR = 5.0
 """Seconds after a failed connection for which the backend counts as down."""
 PIECE = 256 * 1024
 """Bytes that are handed to the socket at once: sending a larger body whole would hold up the event loop."""
+BUFFER = 64 * 1024
+"""Bytes of a reply that may wait for a slow reader; at twice as many the server is made to wait."""
 
 
 class RemoteBackend:
@@ -58,24 +59,24 @@ class RemoteBackend:
         self.revision = revision if revision is not None else f"remote:{base_url.rstrip('/')}"
         self._base = base_url.rstrip("/")
         self._uds = uds
-        self._connect = connect_timeout
-        self._first_byte = first_byte_timeout
-        self._between = between_chunks_timeout
+        self._timeout = aiohttp.ClientTimeout(connect=connect_timeout, sock_connect=connect_timeout)
+        self._first_byte = Patience(first_byte_timeout)
+        self._between = Patience(between_chunks_timeout)
         self._max_reply = max_reply
-        self._headers = [
-            (b"user-agent", AGENT),
-            (b"accept-encoding", b"identity"),  # a stream must not wait in a compressor
-            (b"content-type", b"application/json"),
-        ]
+        self._headers = {
+            "user-agent": AGENT,
+            "accept-encoding": "identity",  # a stream must not wait in a compressor
+            "content-type": "application/json",
+        }
         if api_key is not None:
-            self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
-        self._urls: dict[str, httpx.URL] = {}
-        self._transport: AiohttpTransport | None = None
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._session: aiohttp.ClientSession | None = None
+        self._lost = LostConnections()
         self._mono = mono
         self._down_until = mono()
         self._closed = False
         # What no client may read in an error: the credential, and where the server is.
-        host = httpx.URL(self._base).host
+        host = urlsplit(self._base).hostname
         self.private = tuple(word for word in (api_key, self._base, host) if word)
 
     def __repr__(self) -> str:
@@ -96,57 +97,55 @@ class RemoteBackend:
         """Send and wait for the reply's head. Raises BackendError."""
         if self._closed:
             raise ConnectFailed(f"Backend '{self.name}' has been taken out of the configuration.")
-        request = httpx.Request(
-            call.method,
-            self._url(call.path, call.query),
-            headers=[*self._headers, (b"content-length", b"%d" % len(call.body)), *_encoded(call.headers)],
-            content=call.body if len(call.body) <= PIECE else _pieces(call.body),
-            extensions={"timeout": {"connect": self._connect, "pool": self._connect}},
-        )
+        headers, body = call.headers, call.body
+        data: bytes | AsyncIterator[bytes] | None = body or None
+        if len(body) > PIECE:
+            headers, data = (*headers, ("content-length", str(len(body)))), _pieces(body)
         try:
-            async with asyncio.timeout(self._first_byte):
-                response = await self._open().handle_async_request(request)
+            async with asyncio.timeout(None) as limit:  # without a timer of its own
+                with self._first_byte.wait(lambda: limit.reschedule(0)):
+                    response = await self._open().request(
+                        call.method, self._url(call), headers=headers, data=data, allow_redirects=False
+                    )
         except Exception as error:
             failure = _translate(error, self.name, "first_byte")
             if isinstance(failure, ConnectFailed):
                 self._down_until = self._mono() + DOWN_FOR
             raise failure from error
         self._down_until = self._mono()
+        self._lost.watch(response)
         return _HttpReply(response, self.name, self._between, self._max_reply)
 
     async def aclose(self) -> None:
         self._closed = True
-        if self._transport is not None:
-            await self._transport.aclose()
-            self._transport = None
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
-    def _url(self, path: str, query: str) -> httpx.URL:
-        # Parsing a URL takes longer than all the rest of making a request, and there are only a few paths.
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = httpx.URL(f"{self._base}/{path}")
-        return url.copy_with(query=query.encode()) if query else url
+    def _url(self, call: Call) -> str:
+        url = f"{self._base}/{call.path}"
+        return f"{url}?{call.query.replace('#', '%23')}" if call.query else url
 
-    def _open(self) -> AiohttpTransport:
-        if self._transport is None:
-            # The transport would load all certificates, for a tenth of a second, into a context that only a session of
-            # its own making uses. Ours verifies by aiohttp's; this empty one would refuse every server.
-            unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            self._transport = AiohttpTransport(client=self._session, verify=unused)
-        return self._transport
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = self._new_session()
+        return self._session
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _new_session(self) -> aiohttp.ClientSession:
         connector: aiohttp.BaseConnector
         if self._uds:
             connector = aiohttp.UnixConnector(path=self._uds, limit=0, keepalive_timeout=KEEP_ALIVE)
         else:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE)
-        # A cookie that one user's answer sets must not travel with the next user's request.
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
-
-
-def _encoded(headers: Iterable[tuple[str, str]]) -> Iterator[tuple[bytes, bytes]]:
-    return ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=self._headers,
+            timeout=self._timeout,
+            read_bufsize=BUFFER,
+            # A cookie that one user's answer sets must not travel with the next user's request.
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+        )
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
@@ -155,57 +154,59 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 class _HttpReply:
-    def __init__(self, response: httpx.Response, name: str, between: float, max_reply: int) -> None:
-        self.status = response.status_code
-        self.headers: Mapping[str, str] = response.headers
+    def __init__(self, response: aiohttp.ClientResponse, name: str, between: Patience, max_reply: int) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = {
+            field.lower().decode("latin-1"): value.decode("latin-1") for field, value in response.raw_headers
+        }
         self._response = response
         self._name = name
-        self._between = between
         self._max_reply = max_reply
+        self._size = 0
+        content = response.content
+        self._wait = between.wait(lambda: content.set_exception(TimeoutError()))
 
     async def read(self) -> bytes:
-        return b"".join([chunk async for chunk in self.chunks()])
+        pieces = []
+        while piece := await self._next():
+            pieces.append(piece)
+        return b"".join(pieces)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        size = 0
-        # We ask for no encoding, and then httpx's decoding is a detour. Where one comes all the same it is undone.
-        encoded = "content-encoding" in self.headers
-        source = self._response.aiter_bytes() if encoded else aiter(cast(httpx.AsyncByteStream, self._response.stream))
-        # Typed as iterators, both are generators, and must be closed before their connection is.
-        async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], source)) as pieces:
-            while True:
-                try:
-                    async with asyncio.timeout(self._between):
-                        chunk = await anext(pieces, None)
-                except Exception as error:
-                    raise _translate(error, self._name, "between_chunks") from error
-                if chunk is None:
-                    return
-                size += len(chunk)
-                if size > self._max_reply:
-                    raise ReplyTooLarge(f"The reply of backend '{self._name}' is over {self._max_reply} bytes.")
-                yield chunk
+        while piece := await self._next():
+            yield piece
 
     async def aclose(self) -> None:
+        """Closes the connection at once, unless the reply has arrived to its end: then it is used again."""
+        self._response.close()
+
+    async def _next(self) -> bytes:
+        """The next piece of the body; b"" at its end."""
+        content = self._response.content
         try:
-            await self._response.aclose()
-        except httpx.HTTPError:
-            pass  # the connection was broken already; nothing is left to release
+            piece = content.read_nowait(BUFFER)
+            if not piece and not content.at_eof():
+                with self._wait:
+                    piece = await content.read(BUFFER)
+        except Exception as error:
+            raise _translate(error, self._name, "between_chunks") from error
+        self._size += len(piece)
+        if self._size > self._max_reply:
+            raise ReplyTooLarge(f"The reply of backend '{self._name}' is over {self._max_reply} bytes.")
+        return piece
 
 
 def _translate(error: Exception, name: str, phase: str) -> BackendError:
-    """The one place where httpx's and aiohttp's errors become ours. Their texts hold URLs, so they stay behind."""
-    if isinstance(error, BackendError):
-        return error
-    cause = error.__cause__ if isinstance(error, httpx.HTTPError) and error.__cause__ else error
-    if isinstance(cause, aiohttp.ConnectionTimeoutError):
+    """The one place where aiohttp's errors become ours. Their texts hold URLs, so they stay behind."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
         return BackendTimeout(f"Backend '{name}' did not accept a connection in time.", "connect")
-    if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
         return ConnectFailed(f"Backend '{name}' cannot be reached.")
-    if isinstance(cause, TimeoutError):
+    if isinstance(error, TimeoutError):
         if phase == "first_byte":
             return BackendTimeout(f"Backend '{name}' did not begin to answer in time.", "first_byte")
         return BackendTimeout(f"Backend '{name}' stopped in the middle of its answer.", "between_chunks")
-    if isinstance(error, httpx.HTTPError) or isinstance(cause, aiohttp.ClientError | OSError):
+    # aiohttp's RuntimeError: the session was closed, or the connection lost between two reads.
+    if isinstance(error, aiohttp.ClientError | OSError | RuntimeError):
         return ReplyBroken(f"Backend '{name}' closed the connection before its answer was complete.")
     raise error

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import httpx
-from httpx_aiohttp import AiohttpTransport
 
 WORDS = ("river", "castle", "violin", "glacier", "senator", "orchard", "harbour", "bakery", "volcano", "cathedral")
 ANSWER_TOKENS = 300
@@ -59,7 +57,7 @@ async def proxy(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] != "http":
         return
     response = await forward(await read(receive))
-    await send_whole(send, await response.aread())
+    await send_whole(send, await response.read())
 
 
 async def stream_proxy(scope: Any, receive: Any, send: Any) -> None:
@@ -68,7 +66,7 @@ async def stream_proxy(scope: Any, receive: Any, send: Any) -> None:
         return
     response = await forward(await read(receive))
     await send({"type": "http.response.start", "status": 200, "headers": [SSE]})
-    async for piece in response.aiter_raw():
+    async for piece in response.content.iter_any():
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
@@ -88,14 +86,11 @@ async def send_whole(send: Any, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def forward(raw: bytes) -> httpx.Response:
-    global _transport
-    if _transport is None:
-        _transport = AiohttpTransport(client=lambda: aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
-    request = httpx.Request(
-        "POST", os.environ["BENCH_UPSTREAM"], content=raw, headers={"content-type": "application/json"}
-    )
-    return await _transport.handle_async_request(request)
+async def forward(raw: bytes) -> aiohttp.ClientResponse:
+    global _session
+    if _session is None:
+        _session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    return await _session.post(os.environ["BENCH_UPSTREAM"], data=raw, headers={"content-type": "application/json"})
 
 
-_transport: AiohttpTransport | None = None
+_session: aiohttp.ClientSession | None = None
