@@ -62,9 +62,10 @@ async def _end(listener: Listener) -> Filled:
     elif not servable(ask, filled):
         raise broken("The backend's answer has no choices to stream.")
     else:
+        body = await streamed_form(ask, filled)
         _begin(listener)
         _served(listener)
-        await outlet.whole(200, visit.headers(ask), streamed_form(ask, filled))
+        await outlet.whole(200, visit.headers(ask), body)
     return filled
 
 

@@ -10,9 +10,12 @@ from gateway.ask import Form
 from gateway.upstream import Event
 from gateway.wire.render import client_event, with_usage, without_usage
 
+END = b"\n\n"
+"""The end of an event as we write it; JSON holds none."""
+
 
 class Log:
-    """Bytes from a beginning that may have been let go of."""
+    """Events, as bytes, from a beginning that may have been let go of."""
 
     __slots__ = ("_bytes", "_start")
 
@@ -28,9 +31,16 @@ class Log:
         self._bytes += data
 
     def read(self, offset: int, limit: int) -> bytes:
-        """At most `limit` bytes from `offset` on. What was let go of cannot be read."""
+        """Whole events from `offset` on: those within `limit` bytes, or one that is larger. What was let go of cannot
+        be read."""
         start = offset - self._start
-        return bytes(self._bytes[start : start + limit])
+        end = start + limit
+        if end < len(self._bytes):
+            # Never a part of one: an error event may have to follow.
+            end = self._bytes.rfind(END, start, end) + len(END)
+            if end < len(END):
+                end = self._bytes.index(END, start) + len(END)
+        return bytes(self._bytes[start:end])
 
     def let_go(self, offset: int) -> None:
         """Nobody will read what lies before `offset`."""

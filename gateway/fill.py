@@ -54,7 +54,7 @@ class Filled:
     streamed: bool
     slot: Slot | None
     not_stored: str | None
-    forms: dict[str, bytes] = field(default_factory=dict, repr=False)
+    forms: dict[str, asyncio.Future[bytes]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

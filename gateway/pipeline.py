@@ -134,7 +134,7 @@ class Pipeline:
         d.outcome = "stale" if verdict.stale else "exact"
         visit.tier("exact", "hit", why, ttl=int(verdict.ttl))
         reuse(d, slot.entry, now)
-        await visit.outlet.whole(200, visit.headers(ask), stored_form(self.cache.front, ask, slot))
+        await visit.outlet.whole(200, visit.headers(ask), await stored_form(self.cache.front, ask, slot))
 
     async def _instead(self, visit: Visit, ask: Ask) -> bool:
         """After a failure of the backend: serve the stale answer that was found on the way, if it still may be."""
@@ -151,7 +151,8 @@ class Pipeline:
     async def _fetch(self, visit: Visit, ask: Ask, receive: Receive) -> None:
         filled = await deliver(self.flights.board(visit, ask), receive)
         if filled.slot is not None:
-            stored_form(self.cache.front, ask, filled.slot)
+            if visit.decision.outcome == "miss":  # one is enough to prepare what the next ones will be sent
+                await stored_form(self.cache.front, ask, filled.slot)
             self._learn(visit, ask, filled.slot)
 
     def _learn(self, visit: Visit, ask: Ask, slot: Slot) -> None:

@@ -89,7 +89,7 @@ class _Choice:
                 if isinstance(value, dict):
                     self._logprobs.append(value)
             elif name == "text" and self._api == "completions":
-                self._rest[name] = merged(self._rest.get(name), value)
+                self._rest[name] = merged(self._rest.get(name, ""), value)
             elif name != "message":  # the message is ours, made of the deltas
                 self._rest[name] = _next(self._rest.get(name), value)
 
