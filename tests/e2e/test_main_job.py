@@ -2,6 +2,7 @@
 second answer from the cache, also after a restart and after `kill -9`."""
 
 import json
+import os
 import shutil
 import signal
 import statistics
@@ -14,7 +15,9 @@ import httpx
 import openai
 import pytest
 
+from tests.support.live import Caller
 from tests.support.process import ROOT, Served, refrain, serve
+from tests.support.traffic import events, until
 
 pytestmark = pytest.mark.model
 
@@ -115,6 +118,32 @@ def test_ask_without_a_gateway_says_what_to_do(home: Path) -> None:
     done = refrain("ask", "--url", "http://127.0.0.1:9", "hello", cwd=home)
     assert done.returncode == 1
     assert "refrain serve" in done.stderr
+
+
+def engine_of(served: Served) -> int:
+    """The pid of the gateway's only child: the engine."""
+    (pid,) = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
+    return int(pid)
+
+
+def test_an_engine_that_is_killed_in_mid_stream(gateway: Served) -> None:
+    """As docs/failures.md has it, "cut in mid-stream": an error event, an error for who wants JSON, nothing kept. The
+    engine comes back by itself."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Count to 1000."}], "max_tokens": 400}
+    path = "/v1/chat/completions"
+    leader = Caller(gateway.url, path, {**body, "stream": True}, {})
+    until(lambda: len(leader.words) > 5, timeout=60)
+    joiners = [Caller(gateway.url, path, {**body, "stream": stream}, {}) for stream in (True, False)]
+    until(lambda: len(joiners[0].words) > 5, timeout=60)
+    os.kill(engine_of(gateway), signal.SIGKILL)
+    streams, plain = (leader.result(), joiners[0].result()), joiners[1].result()
+    for stream in streams:
+        assert json.loads(events(stream.text)[-1])["error"]["code"] == "backend_reply_broken"
+    assert (plain.status_code, plain.json()["error"]["code"]) == (502, "backend_reply_broken")
+    assert [r.headers["x-refrain-cache"] for r in (*streams, plain)] == ["miss", "joined", "joined"]
+    gateway.wait_ready()
+    question = "What is the capital of Spain?"
+    assert chat(gateway, question)[1]["x-refrain-cache"] == "miss"
 
 
 def test_answers_survive_kill_9(tmp_path: Path) -> None:
