@@ -89,7 +89,8 @@ async def send_whole(send: Any, body: bytes) -> None:
 async def forward(raw: bytes) -> aiohttp.ClientResponse:
     global _session
     if _session is None:
-        _session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        # uvicorn closes idle connections after 5 s; one that it is just closing would fail.
+        _session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4))
     return await _session.post(os.environ["BENCH_UPSTREAM"], data=raw, headers={"content-type": "application/json"})
 
 

@@ -102,4 +102,4 @@ def create_app(
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.gateway = gateway
     routes.install(app, gateway)
-    return Front(app, gateway.cache.front, gateway.recorder, gateway.snapshot, clock)
+    return Front(routes.Direct(app, gateway.pipeline), gateway.cache.front, gateway.recorder, gateway.snapshot, clock)

@@ -51,13 +51,14 @@ class Pipeline:
     snapshot: Callable[[], Snapshot]
     clock: Callable[[], float]
 
-    async def __call__(self, api: Api, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, api: Api, endpoint: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request to the endpoint of this name."""
         incoming: Incoming = scope[INCOMING]
         decision = Decision(new_request_id(), self.clock(), "", api)
         finish = partial(self.recorder.finish, decision, incoming.started)
         visit = Visit(self.snapshot(), incoming, decision, Outlet(send, finish))
         try:
-            await self._answer(visit, api, scope, receive)
+            await self._answer(visit, api, endpoint, scope, receive)
         except ApiError as error:
             await self._fail(visit, error)
         except Disconnected:
@@ -71,11 +72,11 @@ class Pipeline:
         finally:
             finish()
 
-    async def _answer(self, visit: Visit, api: Api, scope: Scope, receive: Receive) -> None:
+    async def _answer(self, visit: Visit, api: Api, name: str, scope: Scope, receive: Receive) -> None:
         d, snapshot, raw = visit.decision, visit.snapshot, visit.incoming.body
         headers = read_headers(scope)
         d.principal = snapshot.auth.principal(headers)
-        endpoint = snapshot.endpoint(scope["path_params"].get("endpoint", "default"))
+        endpoint = snapshot.endpoint(name)
         d.endpoint = endpoint.name
         at = visit.phase("auth", visit.incoming.started)
 

@@ -138,7 +138,6 @@ class _Calls:
     def __init__(self) -> None:
         self._calls: list[tuple[int, Object]] = []
         self._at: dict[int | str, Object] = {}
-        self._next = 0
 
     def add(self, pieces: list[Any]) -> None:
         for piece in pieces:
@@ -162,9 +161,8 @@ class _Calls:
         else:
             call = self._calls[-1][1] if self._calls and not named else None
         if call is None or (known and named and call.get("id") not in (None, "", id_)):
-            call, number = Object(), index if numbered else self._next
-            self._calls.append((number, call))
-            self._next = max(self._next, number + 1)
+            call = Object()
+            self._calls.append((index if numbered else len(self._calls), call))
         if numbered:
             self._at[index] = call
         if known:
