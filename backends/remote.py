@@ -108,13 +108,17 @@ class RemoteBackend:
                         call.method, self._url(call), headers=headers, data=data, allow_redirects=False
                     )
         except Exception as error:
-            failure = _translate(error, self.name, "first_byte")
-            if isinstance(failure, ConnectFailed):
-                self._down_until = self._mono() + DOWN_FOR
-            raise failure from error
+            # No name for it here: a frame that an error's traceback holds must not hold the error.
+            raise self._failed(error) from error
         self._down_until = self._mono()
         self._lost.watch(response)
         return _HttpReply(response, self.name, self._between, self._max_reply)
+
+    def _failed(self, error: Exception) -> BackendError:
+        failure = _translate(error, self.name, "first_byte")
+        if isinstance(failure, ConnectFailed):
+            self._down_until = self._mono() + DOWN_FOR
+        return failure
 
     async def aclose(self) -> None:
         self._closed = True

@@ -23,7 +23,7 @@ connection and a buffer for nothing."""
 
 
 class Disconnected(Exception):
-    """The client left before its request was complete."""
+    """The client left before it had its answer."""
 
 
 def read_headers(scope: Scope) -> Headers:
@@ -131,7 +131,8 @@ async def send_error(send: Send, error: ApiError, headers: Sequence[Header] = (P
 
 
 class Outlet:
-    """A response being sent piece by piece; remembers whether its head is out, after which no status can change.
+    """A response being sent. Once its head is out (`started`) no status can change, and while it is `streaming` an
+    error can only be an event; when it has `ended` nothing can be said any more.
 
     `before_last` is called when all is ready but the last piece: what the client sees done is then already counted.
     """
@@ -140,22 +141,25 @@ class Outlet:
         self._send = send
         self._before_last = before_last
         self.started = False
+        self.streaming = False
+        self.ended = False
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
-        self.started = True
+        self.started = self.streaming = True
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
         if last:
+            self.ended = True
             self._before_last()
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        self.started = True
+        self.started = self.ended = True
         self._before_last()
         await send_whole(self._send, status, headers, body)
 
     async def error(self, error: ApiError, headers: Sequence[Header]) -> None:
-        self.started = True
+        self.started = self.ended = True
         self._before_last()
         await send_error(self._send, error, headers)

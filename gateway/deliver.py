@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from gateway.asgi import Disconnected, Receive
 from gateway.fill import Filled, servable
-from gateway.flight import Listener
 from gateway.forms import streamed_form
+from gateway.listener import Listener
 from gateway.upstream import broken
 from gateway.wire.sse import DONE_EVENT
 
@@ -32,11 +32,12 @@ async def _stream(listener: Listener) -> None:
     flight, visit, outlet = listener.flight, listener.visit, listener.visit.outlet
     while listener.error is None:
         if data := listener.take():
-            flight.taken()
             if not outlet.started:
                 _begin(listener)
                 await outlet.start(200, visit.headers(listener.ask))
+            listener.writing = True
             await outlet.write(data)
+            listener.writing = False
             if listener.gone:
                 raise Disconnected
         elif flight.ended:
@@ -48,8 +49,10 @@ async def _stream(listener: Listener) -> None:
 async def _end(listener: Listener) -> Filled:
     flight, visit, ask, outlet = listener.flight, listener.visit, listener.ask, listener.visit.outlet
     filled = flight.filled
-    if error := listener.error or flight.error:
-        raise error
+    if listener.error is not None:
+        raise listener.error.fresh()
+    if flight.error is not None:
+        raise flight.error.fresh()
     if filled is None:
         raise Disconnected  # the flight was let go of, as nobody listened
     if ask.form == "json":

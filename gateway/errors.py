@@ -22,7 +22,8 @@ TYPES: Mapping[int, str] = {
 
 
 class ApiError(Exception):
-    """An answer that is an error. `param` names the field at fault, `code` is for programs."""
+    """An answer that is an error. `param` names the field at fault, `code` is for programs; `final`: to ask the backend
+    again would be in vain, and is not for us to do."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class ApiError(Exception):
         param: str | None = None,
         type: str | None = None,  # the envelope's own name for it
         headers: Mapping[str, str] | None = None,
+        final: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -41,6 +43,20 @@ class ApiError(Exception):
         self.param = param
         self.type = type or TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
         self.headers = dict(headers or {})
+        self.final = final
+
+    def fresh(self) -> "ApiError":
+        """The same error, not raised yet. One that is kept to be raised again, by many, would keep alive the frames of
+        all who have raised it, and what they hold."""
+        return ApiError(
+            self.status,
+            self.message,
+            code=self.code,
+            param=self.param,
+            type=self.type,
+            headers=self.headers,
+            final=self.final,
+        )
 
     def body(self) -> bytes:
         return msgspec.json.encode({"error": self.envelope()})

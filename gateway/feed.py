@@ -1,14 +1,16 @@
-"""What has been streamed of one answer so far: one growing string of SSE bytes for each form that somebody reads.
+"""What has been streamed of one answer so far: growing strings of SSE events, one for each form that somebody reads.
 
 Readers keep an offset of their own and take what lies beyond it, so however many they are, the bytes are here once.
-A form that nobody reads is not kept; when its first reader comes it is made from the one that is.
+The form of the first client is kept from the beginning. Another form is kept from when its first reader comes; what
+had arrived by then each of its readers translates for itself, piece by piece, so that nobody waits for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from gateway.ask import Form
 from gateway.upstream import Event
 from gateway.wire.render import client_event, with_usage, without_usage
+from gateway.wire.sse import event
 
 END = b"\n\n"
 """The end of an event as we write it; JSON holds none."""
@@ -19,8 +21,8 @@ class Log:
 
     __slots__ = ("_bytes", "_start")
 
-    def __init__(self, data: bytes = b"") -> None:
-        self._bytes = bytearray(data)
+    def __init__(self) -> None:
+        self._bytes = bytearray()
         self._start = 0
 
     @property
@@ -49,36 +51,84 @@ class Log:
             self._start = offset
 
 
+class Reader:
+    """One client's place in a feed. `behind` are the bytes that it has not taken yet."""
+
+    __slots__ = ("_log", "_past", "_until", "_usage", "_withheld", "offset", "past_offset")
+
+    def __init__(self, log: Log, past: Log, until: int, withheld: bytes, *, usage: bool) -> None:
+        self._log = log
+        self._past = past  # what had arrived, up to `until`, in another form
+        self._until = until
+        self._withheld = withheld  # what the other form does not show of it
+        self._usage = usage
+        self.offset = 0
+        self.past_offset = 0
+
+    @property
+    def behind(self) -> int:
+        return self._until - self.past_offset + self._log.end - self.offset
+
+    def take(self, limit: int) -> bytes:
+        """The next whole events, of about `limit` bytes at most; empty when there are none yet."""
+        while self.past_offset < self._until:
+            data = self._past.read(self.past_offset, min(limit, self._until - self.past_offset))
+            self.past_offset += len(data)
+            if self._usage:
+                data = with_usage(data)
+                if self.past_offset == self._until:
+                    data += self._withheld
+            else:
+                data = without_usage(data)
+            if data:
+                return data
+        data = self._log.read(self.offset, limit)
+        self.offset += len(data)
+        return data
+
+
 class Feed:
-    """`first` is the form that is kept from the beginning. A client that wants JSON reads none; for such a one keep
-    `sse+usage`, which is what backends send."""
+    """`first` is the form that is kept from the beginning."""
 
     def __init__(self, first: Form) -> None:
+        self._first = first
         self._logs: dict[Form, Log] = {first: Log()}
+        self._since: dict[Form, int] = {first: 0}  # where in the first log the others begin
+        self._withheld: dict[Form, bytes] = {first: b""}
+        self._unshown = bytearray()  # events that the form without usage leaves out
+
+    @property
+    def end(self) -> int:
+        """Bytes so far, in the first form."""
+        return self._logs[self._first].end
 
     def add(self, events: Sequence[Event]) -> None:
         for form, log in self._logs.items():
             usage = form == "sse+usage"
             for data, chunk in events:
-                if chunk is not None and (piece := client_event(data, chunk, usage=usage)):
+                if chunk is None:
+                    continue
+                if piece := client_event(data, chunk, usage=usage):
                     log.add(piece)
+                elif form == self._first:
+                    self._unshown += event(data)
 
-    def log(self, form: Form) -> Log:
-        """The bytes in this form, from the beginning. Only while nothing has been let go of."""
-        found = self._logs.get(form)
-        if found is None:
-            other = next(iter(self._logs.values()))
-            whole = other.read(0, other.end)
-            found = self._logs[form] = Log(with_usage(whole) if form == "sse+usage" else without_usage(whole))
-        return found
+    def reader(self, form: Form) -> Reader:
+        """From the beginning, in this form. Only while nothing has been let go of."""
+        if form not in self._logs:
+            self._logs[form] = Log()
+            self._since[form] = self.end
+            self._withheld[form] = bytes(self._unshown)
+        past = self._logs[self._first]
+        usage = form == "sse+usage"
+        return Reader(self._logs[form], past, self._since[form], self._withheld[form], usage=usage)
 
-    @property
-    def end(self) -> int:
-        """Bytes so far, in the form that was kept first."""
-        return next(iter(self._logs.values())).end
-
-    def let_go(self, read: Mapping[Form, int]) -> None:
-        """Nobody new will come: keep only what lies beyond these offsets, by form; of a form that is not named,
-        nothing."""
+    def let_go(self, readers: Iterable[tuple[Form, Reader]]) -> None:
+        """Nobody new will come: keep only what these have not taken."""
+        least = {form: log.end for form, log in self._logs.items()}
+        for form, reader in readers:
+            least[form] = min(least[form], reader.offset)
+            if reader.past_offset < self._since[form]:
+                least[self._first] = min(least[self._first], reader.past_offset)
         for form, log in self._logs.items():
-            log.let_go(read.get(form, log.end))
+            log.let_go(least[form])

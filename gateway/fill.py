@@ -34,8 +34,11 @@ DRAIN = 0.25
 class Hearers(Protocol):
     """Those who hear of an answer while it is made."""
 
-    async def hear(self, events: Sequence[Event]) -> None:
-        """The next events of a streamed answer. Returns when there is room for more."""
+    def hear(self, events: Sequence[Event]) -> None:
+        """The next events of a streamed answer."""
+
+    async def room(self) -> None:
+        """Wait until there is room for more."""
 
     def too_large(self) -> None:
         """The answer is over what the cache keeps, and still growing."""
@@ -126,11 +129,12 @@ class Fill:
         async with aclosing(read_events(reply)) as batches:
             async for events in batches:
                 good = self._take(events, assembler)
-                await hearers.hear(events[:good])
+                hearers.hear(events[:good])
                 if self._ended:
                     break
                 if good < len(events):
                     raise stream_error(events[good][1] or {}, self._ask.backend)
+                await hearers.room()
                 heard += sum(len(data) for data, _ in events)
                 if heard > look_at:
                     # The events are many times the answer, so now and then we look how large that is.

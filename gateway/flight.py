@@ -7,12 +7,13 @@
   all, and so does an error that is the request's own fault (4xx), and any failure once something has arrived, since
   an answer cannot go on where another one broke off.
 - The backend is read as fast as the fastest client takes it. A client that falls behind the others by more than
-  MAX_BEHIND is let go with an error: it would have the gateway hold, for it alone, what all others are done with.
+  MAX_BEHIND, and stays there, is let go with an error: it would have the gateway hold, for it alone, what all others
+  are done with.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import monotonic
 
 import structlog
 
@@ -20,77 +21,23 @@ from gateway.ask import Ask, Form
 from gateway.errors import ApiError
 from gateway.feed import Feed
 from gateway.fill import Fill, Filled
+from gateway.listener import MAX_BEHIND, PIECE, Listener
 from gateway.logs import where
+from gateway.normalize import aside
 from gateway.recorder import Recorder
 from gateway.upstream import Event
 from gateway.visit import Visit
 
-MAX_BEHIND = 2**20
-"""Bytes that a client may be behind the fastest one, beside what had arrived when it joined."""
 ROOM = 256 * 1024
 """Bytes that may wait for the fastest client before the backend is made to wait."""
-PIECE = 64 * 1024
-"""Bytes that a client gets at once: what the socket does not take stays here, where it is shared."""
 ATTEMPTS = 2
 
 log = structlog.get_logger("refrain")
 
 
-class Listener:
-    """One client of a flight. `error` is an end that is its own, not the flight's."""
-
-    __slots__ = ("_log", "_waits", "allowance", "ask", "error", "flight", "gone", "offset", "since", "visit")
-
-    def __init__(self, flight: "Flight", visit: Visit, ask: Ask) -> None:
-        self.flight = flight
-        self.visit = visit
-        self.ask = ask
-        self.error: ApiError | None = None
-        self.gone = False
-        self._log = None if ask.form == "json" else flight.feed.log(ask.form)
-        self.offset = 0
-        self.allowance = MAX_BEHIND + self.behind
-        self.since = perf_counter()
-        self._waits: asyncio.Future[None] | None = None
-
-    @property
-    def behind(self) -> int:
-        """Bytes that it has not taken yet."""
-        return 0 if self._log is None else self._log.end - self.offset
-
-    @property
-    def ended(self) -> bool:
-        """Nothing more will come."""
-        return self.error is not None or self.flight.ended
-
-    def take(self) -> bytes:
-        """The next bytes, empty when there are none yet."""
-        if self._log is None:
-            return b""
-        data = self._log.read(self.offset, PIECE)
-        self.offset += len(data)
-        return data
-
-    async def news(self) -> None:
-        """Wait until something has changed."""
-        if self.gone:
-            return
-        self._waits = asyncio.get_running_loop().create_future()
-        await self._waits
-
-    def wake(self) -> None:
-        if self._waits is not None and not self._waits.done():
-            self._waits.set_result(None)
-
-    def depart(self) -> None:
-        """The client has left."""
-        self.gone = True
-        self.wake()
-
-
 class Flight:
-    """`begin_fill` makes the call for a request; `ended` is told to whoever keeps the flights. `shared`: others may
-    join; `leader` is who the call is made for, and charged to."""
+    """`begin_fill` makes the call for a request; `on_end` tells whoever keeps the flights. `shared`: others may join;
+    `lasting`: go on when nobody listens. `leader` is who the call is made for, and charged to."""
 
     def __init__(
         self,
@@ -128,33 +75,56 @@ class Flight:
     def join(self, visit: Visit, ask: Ask) -> Listener:
         listener = Listener(self, visit, ask)
         self.listeners.append(listener)
+        self.make_room()
         return listener
 
     def leave(self, listener: Listener) -> None:
         """The listener is done, or its client is gone."""
         if listener in self.listeners:
             self.listeners.remove(listener)
+        self._go_on()
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Who listens, or how far they are, has changed."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _go_on(self) -> None:
+        """Is there anybody left to go on for?"""
         if not self.listeners and not self._lasting and not self.ended and self.filled is None:
             self._finish()
             self.task.cancel()
-        else:
-            self._make_room()
 
     # What the call tells (gateway.fill.Hearers).
 
-    async def hear(self, events: Sequence[Event]) -> None:
-        self._let_go_of_the_slow()
+    def hear(self, events: Sequence[Event]) -> None:
         self.feed.add(events)
         if not self.shared:
-            self._trim()
+            self.feed.let_go((x.ask.form, x.reader) for x in self.listeners if x.reader is not None)
         for listener in self.listeners:
-            listener.wake()
-        while self._crowded():
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
+            if listener.reader is not None:
+                listener.wake()
+
+    async def room(self) -> None:
+        while self.feed.end > PIECE:
+            if self._crowded():
+                await self._progress(None)
+            elif late := self._late():
+                # A burst may be too much for anybody. So they get a moment to catch up, but only one.
+                waited = await self._progress(min(listener.patience for listener in late))
+                for listener in late:
+                    listener.patience -= waited
+                    if listener.patience <= 0 and listener in self.listeners:
+                        self._part(listener, too_slow())
+            elif any(listener.behind > PIECE and not listener.writing for listener in self.listeners):
+                await asyncio.sleep(0)  # they are not slow, they have just not had their turn
+            else:
+                return
 
     def too_large(self) -> None:
-        self.shared = False
+        self.shared = self._lasting = False  # it will not be kept, so there is no use in it but for who listens
+        self._go_on()
 
     def landed(self, filled: Filled) -> None:
         self.filled = filled
@@ -162,11 +132,6 @@ class Flight:
         d.stored, d.not_stored = filled.not_stored is None, filled.not_stored
         self._settle()
         self._finish()
-
-    def taken(self) -> None:
-        """A listener has taken some bytes."""
-        if self._room is not None:
-            self._make_room()
 
     async def _fly(self) -> None:
         try:
@@ -179,9 +144,8 @@ class Flight:
                         return  # what goes wrong after the end concerns nobody
                     self._settle()
                     if not self._pass_on(error):
-                        raise
-        except ApiError as error:
-            self.error = error
+                        self.error = error.fresh()
+                        return
         except asyncio.CancelledError:
             if not self.ended:
                 self.error = stopping()
@@ -195,22 +159,30 @@ class Flight:
 
     def _pass_on(self, error: ApiError) -> bool:
         """After a failure: may one of those who wait try again?"""
-        if error.status < 500 or self.attempt >= ATTEMPTS or self.feed.end:
+        if self.attempt >= ATTEMPTS or self.feed.end:
             return False
-        for listener in self.listeners:
-            if listener.visit is self.leader:
-                listener.error = error
-                self.listeners.remove(listener)
-                listener.wake()
-                break
-        if not self.listeners:
+        if error.final:
+            # The fault may lie in a field that the key leaves out; then it is nobody's who has sent another.
+            sent = aside(self.ask.body)
+            concerned = [x for x in self.listeners if aside(x.ask.body) == sent]
+        else:
+            concerned = [x for x in self.listeners if x.visit is self.leader]
+        if len(concerned) == len(self.listeners):
             return False
+        for listener in concerned:
+            self._part(listener, error.fresh())
         self.attempt += 1
         heir = self.listeners[0]
         self.leader, self.ask = heir.visit, heir.ask
         heir.visit.decision.outcome = "miss"
         self.fill = self._begin_fill(heir.visit, heir.ask)
         return True
+
+    def _part(self, listener: Listener, error: ApiError) -> None:
+        """For this one it ends here."""
+        listener.error = error
+        self.listeners.remove(listener)
+        listener.wake()
 
     def _settle(self) -> None:
         """Charge what the call took to whom it was made for."""
@@ -232,26 +204,19 @@ class Flight:
             return False
         return min(listener.behind for listener in self.listeners) > ROOM
 
-    def _make_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
-    def _let_go_of_the_slow(self) -> None:
+    def _late(self) -> list[Listener]:
+        """Those who are further behind the fastest than they may be."""
         if self.feed.end <= MAX_BEHIND or len(self.listeners) < 2:
-            return
+            return []
         fastest = min(listener.behind for listener in self.listeners)
-        for listener in [x for x in self.listeners if x.behind - fastest > x.allowance]:
-            listener.error = too_slow()
-            self.listeners.remove(listener)
-            listener.wake()
+        return [listener for listener in self.listeners if listener.behind - fastest > listener.allowance]
 
-    def _trim(self) -> None:
-        read: dict[Form, int] = {}
-        for listener in self.listeners:
-            form = listener.ask.form
-            if form != "json":
-                read[form] = min(read.get(form, listener.offset), listener.offset)
-        self.feed.let_go(read)
+    async def _progress(self, seconds: float | None) -> float:
+        """Wait until somebody has taken something, but not for longer than so many seconds; gives the seconds."""
+        begun = monotonic()
+        self._room = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._room], timeout=seconds)
+        return monotonic() - begun
 
 
 def too_slow() -> ApiError:

@@ -19,7 +19,8 @@ from gateway.ask import Ask
 from gateway.cacheability import wants_its_own
 from gateway.directives import Directives
 from gateway.fill import Fill, Kitchen
-from gateway.flight import Flight, Listener, stopping
+from gateway.flight import Flight, stopping
+from gateway.listener import Listener
 from gateway.recorder import Recorder
 from gateway.remembered import Remembered
 from gateway.visit import Visit
@@ -28,6 +29,8 @@ UNCACHEABLE_FOR = 120.0
 """Seconds for which an answer that could not be stored is remembered."""
 REFRESH_PAUSE = 5.0
 """Seconds after a failed refresh before another one of that key is tried."""
+MAX_REFRESHES = 32
+"""Refreshes at one time: nobody waits for them, so nothing else keeps their number down."""
 PASSING = frozenset({"purged_meanwhile", "policy_changed", "store_unavailable", "ttl_zero"})
 """Reasons for not storing an answer that say nothing about the next one."""
 
@@ -62,19 +65,22 @@ class Flights:
         shared = self._sharable(ask)
         ident = _ident(visit, ask)
         flight = self._open.get(ident) if shared else None
-        if flight is not None and self._joinable(flight, ask):
-            visit.decision.outcome = "joined"
-            return flight.join(visit, ask)
-        if flight is not None and ask.directives.no_cache:
+        if flight is not None and flight.shared and not flight.fill.outdated():
+            if self._young_enough(flight, ask):
+                visit.decision.outcome = "joined"
+                return flight.join(visit, ask)
             shared = False  # the one in the air goes on being joined
-        lead = self._launch(visit, ask, ident if shared else None, lasting=ask.endpoint.config.finish)
-        return lead.join(visit, ask)
+        storable = ask.bypass is None and ask.directives.ttl != 0
+        lasting = storable and ask.endpoint.config.finish
+        return self._launch(visit, ask, ident if shared else None, lasting=lasting).join(visit, ask)
 
     def refresh(self, visit: Visit, ask: Ask, entry: Entry) -> None:
         """Have a new answer fetched for this entry, beside the requests that it serves; one at a time for each key."""
         key = entry.key
         if self._closed or any(key in keys for keys in (self._refreshing, self._not_refreshed, self._uncacheable)):
             return
+        if len(self._refreshing) >= MAX_REFRESHES:
+            return  # a later request will have it refreshed
         # It replaces the entry for everybody, so it is not this request's to say how long and under which tags.
         ask = replace(ask, directives=Directives(tags=entry.tags))
         ident = _ident(visit, ask)
@@ -99,9 +105,9 @@ class Flights:
             and ask.key not in self._uncacheable
         )
 
-    def _joinable(self, flight: Flight, ask: Ask) -> bool:
+    def _young_enough(self, flight: Flight, ask: Ask) -> bool:
         asked = ask.directives
-        if asked.no_cache or not flight.shared or flight.fill.outdated():
+        if asked.no_cache:
             return False
         return asked.max_age is None or self._kitchen.clock() - flight.fill.made <= asked.max_age
 

@@ -28,7 +28,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stalled = self.loop.call_later(STALL_TIMEOUT, self.transport.abort)
+        self._watch(self.transport.get_write_buffer_size())
+
+    def _watch(self, waiting: int) -> None:
+        self._stalled = self.loop.call_later(STALL_TIMEOUT, self._look, waiting)
+
+    def _look(self, before: int) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        if waiting < before:
+            self._watch(waiting)
+        else:
+            self.transport.abort()
 
     def resume_writing(self) -> None:
         self._moves()

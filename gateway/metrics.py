@@ -20,8 +20,8 @@ def render(
     stores: Mapping[str, StoreStats],
     ready: Mapping[str, bool],
     *,
-    flights: int = 0,
-    listeners: int = 0,
+    flights: int,
+    listeners: int,
 ) -> bytes:
     """The exposition text; `ready` says of each backend whether it can answer, `flights` how many upstream calls are in
     progress, and `listeners` how many clients wait for them."""

@@ -55,6 +55,12 @@ _encode = msgspec.json.Encoder(decimal_format="number", order="deterministic").e
 Json = dict[str, Any]
 
 
+def aside(body: Json) -> Json:
+    """The fields that a backend is sent although the key leaves them out: who asks, and how to bill it."""
+    ours = ("stream", "stream_options", "cache")
+    return {k: v for k, v in body.items() if k not in ours and (k in NOT_IN_KEY or k.startswith(NOT_IN_KEY_PREFIX))}
+
+
 def canonical(api: Api, body: Json, *, text: Literal["json", "text"] = "json") -> bytes:
     """The canonical bytes of a parsed body. Does not change `body`."""
     clean = str if text == "json" else normalize_text

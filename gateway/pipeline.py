@@ -120,7 +120,8 @@ class Pipeline:
         verdict = judge(slot.entry, life, now, max_age=asked.max_age, max_stale=asked.max_stale)
         if not verdict.usable:
             visit.tier("exact", "miss", verdict.why)
-            visit.spare = slot if verdict.on_error else None
+            if verdict.on_error:
+                visit.spare, visit.mark = slot, self.cache.mark()
             return False
         if verdict.refresh and not asked.only_if_cached:
             self.flights.refresh(visit, ask, slot.entry)
@@ -140,6 +141,8 @@ class Pipeline:
     async def _instead(self, visit: Visit, ask: Ask) -> bool:
         """After a failure of the backend: serve the stale answer that was found on the way, if it still may be."""
         if visit.spare is None or ask.endpoint.life is None:
+            return False
+        if self.cache.purged(visit.spare.entry, since=visit.mark):
             return False
         now = self.clock()
         verdict = judge(visit.spare.entry, ask.endpoint.life, now, max_age=ask.directives.max_age)
@@ -177,7 +180,9 @@ class Pipeline:
     async def _fail(self, visit: Visit, error: ApiError) -> None:
         d, outlet = visit.decision, visit.outlet
         d.error = error.code or error.type
-        if outlet.started:
+        if outlet.ended:
+            return
+        if outlet.streaming:
             # The status is out. An error event is the only honest end: SDKs raise on it, and no [DONE] follows.
             await outlet.write(event(error.body()), last=True)
             return

@@ -80,41 +80,35 @@ async def read_events(reply: Reply) -> AsyncGenerator[list[Event], None]:
                     events, wrong = _parsed(found)
                     if events:
                         yield events
-                    if wrong is not None:
-                        raise wrong
+                    if wrong:
+                        raise broken(wrong)
         events, wrong = _parsed(parser.finish())
         if events:
             yield events
-        if wrong is not None:
-            raise wrong
+        if wrong:
+            raise broken(wrong)
     except BackendError as error:
         raise failure(error) from error
     except EventTooLarge:
         raise broken("The backend's stream holds an event that is too large.") from None
 
 
-def _parsed(found: Iterable[bytes]) -> tuple[list[Event], ApiError | None]:
+def _parsed(found: Iterable[bytes]) -> tuple[list[Event], str]:
     """The events up to the first that is none, and what is wrong with that one: how the network has split a stream
     must not decide what of it arrives."""
     events: list[Event] = []
     for data in found:
+        if data.startswith(DONE):
+            events.append((data, None))
+            continue
         try:
-            events.append(_event(data))
-        except ApiError as error:
-            return events, error
-    return events, None
-
-
-def _event(data: bytes) -> Event:
-    if data.startswith(DONE):
-        return data, None
-    try:
-        parsed = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise broken("The backend's stream holds an event that is not valid JSON.") from None
-    if not isinstance(parsed, dict):
-        raise broken("The backend's stream holds an event that is not a JSON object.")
-    return data, parsed
+            parsed = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return events, "The backend's stream holds an event that is not valid JSON."
+        if not isinstance(parsed, dict):
+            return events, "The backend's stream holds an event that is not a JSON object."
+        events.append((data, parsed))
+    return events, ""
 
 
 def usage_of(answer: Json | None) -> Usage:
@@ -163,10 +157,12 @@ def _refusal(backend: Backend, reply: Reply, raw: bytes, model: str, fields: Con
     headers = {h: reply.headers[h] for h in PASSED_HEADERS if h in reply.headers}
     if status in (401, 403):
         text = f"Backend '{name}' refused the gateway's credentials ({status}): check its `api_key`."
-        return ApiError(502, text, code="backend_auth_failed", headers={"x-should-retry": "false"})
+        return ApiError(502, text, code="backend_auth_failed", headers={"x-should-retry": "false"}, final=True)
     if status not in CLIENTS_FAULT:
         known = status if 500 <= status < 600 else 502
-        return ApiError(known, f"Backend '{name}' answered {status}.", code="backend_error", headers=headers)
+        final = status < 500
+        text = f"Backend '{name}' answered {status}."
+        return ApiError(known, text, code="backend_error", headers=headers, final=final)
     try:
         envelope = msgspec.json.decode(raw).get("error")
     except (msgspec.DecodeError, AttributeError, RecursionError, UnicodeDecodeError):
@@ -175,6 +171,7 @@ def _refusal(backend: Backend, reply: Reply, raw: bytes, model: str, fields: Con
         status, envelope, f"Backend '{name}' refused the request ({status}).", model, fields, backend.private
     )
     error.headers.update(headers)
+    error.final = True
     return error
 
 

@@ -14,13 +14,14 @@ from gateway.snapshot import Snapshot
 
 @dataclass(slots=True)
 class Visit:
-    """`spare` is a stale answer that may stand in for a backend's error."""
+    """`spare` is a stale answer that may stand in for a backend's error, found at `mark` in the order of purges."""
 
     snapshot: Snapshot
     incoming: Incoming
     decision: Decision
     outlet: Outlet
     spare: Slot | None = None
+    mark: int = 0
 
     def phase(self, name: str, since: float) -> float:
         """Book the time since `since` (perf_counter) as a phase; gives the time of now, where the next one begins."""

@@ -22,7 +22,8 @@ def samples(ledger: Ledger, stores: Any = None, backends: Any = None) -> dict[tu
     """(name, sorted labels) -> value, read by Prometheus's own parser."""
 
     def each() -> Iterator[tuple[tuple[Any, ...], float]]:
-        for family in text_string_to_metric_families(render(ledger, stores or {}, backends or {}).decode()):
+        text = render(ledger, stores or {}, backends or {}, flights=0, listeners=0).decode()
+        for family in text_string_to_metric_families(text):
             for s in family.samples:
                 yield (s.name, *sorted(s.labels.items())), s.value
 
