@@ -8,9 +8,8 @@ had arrived by then each of its readers translates for itself, piece by piece, s
 from collections.abc import Iterable, Sequence
 
 from gateway.ask import Form
-from gateway.upstream import Event
+from gateway.upstream import Event, Json
 from gateway.wire.render import client_event, with_usage, without_usage
-from gateway.wire.sse import event
 
 END = b"\n\n"
 """The end of an event as we write it; JSON holds none."""
@@ -58,30 +57,28 @@ class Reader:
 
     def __init__(self, log: Log, past: Log, until: int, withheld: bytes, *, usage: bool) -> None:
         self._log = log
-        self._past = past  # what had arrived, up to `until`, in another form
-        self._until = until
-        self._withheld = withheld  # what the other form does not show of it
+        self._past = past  # what had arrived, in another form, to be read up to `until`
+        self.until = until
+        self._withheld = withheld  # what follows, and the other form does not show whole
         self._usage = usage
         self.offset = 0
         self.past_offset = 0
 
     @property
     def behind(self) -> int:
-        return self._until - self.past_offset + self._log.end - self.offset
+        """Bytes that it has not taken yet."""
+        return self.until - self.past_offset + self._log.end - self.offset
 
     def take(self, limit: int) -> bytes:
         """The next whole events, of about `limit` bytes at most; empty when there are none yet."""
-        while self.past_offset < self._until:
-            data = self._past.read(self.past_offset, min(limit, self._until - self.past_offset))
+        while self.past_offset < self.until:
+            data = self._past.read(self.past_offset, min(limit, self.until - self.past_offset))
             self.past_offset += len(data)
-            if self._usage:
-                data = with_usage(data)
-                if self.past_offset == self._until:
-                    data += self._withheld
-            else:
-                data = without_usage(data)
-            if data:
+            if data := with_usage(data) if self._usage else without_usage(data):
                 return data
+        if self._withheld:
+            data, self._withheld = self._withheld, b""
+            return data
         data = self._log.read(self.offset, limit)
         self.offset += len(data)
         return data
@@ -93,9 +90,9 @@ class Feed:
     def __init__(self, first: Form) -> None:
         self._first = first
         self._logs: dict[Form, Log] = {first: Log()}
-        self._since: dict[Form, int] = {first: 0}  # where in the first log the others begin
-        self._withheld: dict[Form, bytes] = {first: b""}
+        self._past: dict[Form, tuple[int, bytes]] = {first: (0, b"")}  # what readers of a form translate: see Reader
         self._unshown = bytearray()  # events that the form without usage leaves out
+        self._stripped: tuple[int, bytes] | None = None  # the last event, if usage was taken out of it: place and whole
 
     @property
     def end(self) -> int:
@@ -108,27 +105,38 @@ class Feed:
             for data, chunk in events:
                 if chunk is None:
                     continue
-                if piece := client_event(data, chunk, usage=usage):
+                piece = client_event(data, chunk, usage=usage)
+                if form == self._first == "sse" and chunk.get("usage") is not None:
+                    self._note(data, chunk, shown=piece is not None)
+                elif piece:
+                    self._stripped = None
+                if piece:
                     log.add(piece)
-                elif form == self._first:
-                    self._unshown += event(data)
+
+    def _note(self, data: bytes, chunk: Json, *, shown: bool) -> None:
+        """Usage that a later reader may want to see, and that the first form does not show."""
+        whole = client_event(data, chunk, usage=True) or b""
+        if shown:
+            self._stripped = (self.end, whole)
+        else:
+            self._unshown += whole
 
     def reader(self, form: Form) -> Reader:
         """From the beginning, in this form. Only while nothing has been let go of."""
         if form not in self._logs:
             self._logs[form] = Log()
-            self._since[form] = self.end
-            self._withheld[form] = bytes(self._unshown)
-        past = self._logs[self._first]
+            until, last = self._stripped or (self.end, b"")
+            self._past[form] = (until, last + bytes(self._unshown))
+        until, withheld = self._past[form]
         usage = form == "sse+usage"
-        return Reader(self._logs[form], past, self._since[form], self._withheld[form], usage=usage)
+        return Reader(self._logs[form], self._logs[self._first], until, withheld, usage=usage)
 
     def let_go(self, readers: Iterable[tuple[Form, Reader]]) -> None:
         """Nobody new will come: keep only what these have not taken."""
         least = {form: log.end for form, log in self._logs.items()}
         for form, reader in readers:
             least[form] = min(least[form], reader.offset)
-            if reader.past_offset < self._since[form]:
+            if reader.past_offset < reader.until:
                 least[self._first] = min(least[self._first], reader.past_offset)
         for form, log in self._logs.items():
             log.let_go(least[form])

@@ -1,44 +1,36 @@
-"""Answers as upstreams give them, made up; and how a client puts a stream together."""
+"""Answers as upstreams give them, made up."""
 
-import json
 from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.wire.sse import EventParser
-from tests.gateway.values import json_values
-
 Json = dict[str, Any]
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
-extras = st.dictionaries(
-    st.sampled_from(["reasoning_content", "annotations", "x_extra", "provider_specific", "audio"]),
-    json_values(st.booleans() | numbers | st.text(max_size=8), max_leaves=3),
-    max_size=1,
+odd_texts = st.text(' \n\r\t"\\é😀ab\u2028\x00', max_size=30)
+long_texts = st.builds(
+    lambda word, times: word * times, st.sampled_from(["word ", "x", "é\n", "😀"]), st.integers(30, 99)
 )
-contents = st.none() | st.text(max_size=12) | st.text(" \n\r\té😀abc\u2028", min_size=1, max_size=200)
-calls = st.lists(
-    st.fixed_dictionaries(
-        {
-            "id": st.text("abc123", min_size=1, max_size=6),
-            "type": st.just("function"),
-            "function": st.fixed_dictionaries(
-                {"name": st.text("fgh", min_size=1, max_size=4), "arguments": st.text(max_size=20)}
-            ),
-        }
-    ),
-    min_size=1,
-    max_size=3,
+texts = st.text(max_size=12) | odd_texts | long_texts
+some_texts = texts.filter(bool)
+entries = [{"index": 0, "type": "t", "x": "y"}]
+values = st.sampled_from([True, 7, -2.5, 1e300, 2**70, "x", "", [1, "a"], [], {}, {"a": {"b": [None, 1]}}, entries])
+call = st.builds(
+    lambda id_, function: {"id": id_, "type": "function", "function": function},
+    st.text("abc123", min_size=1, max_size=6),
+    st.builds(lambda name, arguments: {"name": name, "arguments": arguments}, st.sampled_from(["f", "get_x"]), texts),
 )
-token: st.SearchStrategy[Json] = st.fixed_dictionaries(
-    {"token": st.text(max_size=3), "logprob": numbers, "bytes": st.none(), "top_logprobs": st.just([])}
+calls = st.lists(call, min_size=1, max_size=3, unique_by=lambda call: call["id"])
+token: st.SearchStrategy[Json] = st.builds(
+    lambda token, logprob: {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": []},
+    st.text(max_size=3),
+    numbers,
 )
-logprobs = st.none() | st.fixed_dictionaries(
-    {"content": st.lists(token, min_size=1, max_size=3), "refusal": st.none() | st.lists(token, min_size=1, max_size=2)}
-)
+tokens = st.none() | st.lists(token, min_size=1, max_size=4)
+logprobs = st.none() | st.builds(lambda content, refusal: {"content": content, "refusal": refusal}, tokens, tokens)
 usages = st.fixed_dictionaries(
     {"prompt_tokens": st.integers(0, 99), "completion_tokens": st.integers(0, 99), "total_tokens": st.integers(0, 198)},
-    optional={"prompt_tokens_details": st.fixed_dictionaries({"cached_tokens": st.integers(0, 9)})},
+    optional={"prompt_tokens_details": st.just({"cached_tokens": 3, "audio_tokens": 0})},
 )
 
 
@@ -46,13 +38,17 @@ usages = st.fixed_dictionaries(
 def messages(draw: st.DrawFn) -> Json:
     message: Json = {
         "role": "assistant",
-        "content": draw(contents),
-        "refusal": draw(st.none() | st.text(min_size=1, max_size=9)),
+        "content": draw(st.none() | texts),
+        "refusal": draw(st.none() | st.none() | some_texts),
+        **draw(st.fixed_dictionaries({}, optional={"reasoning_content": texts, "x_message": values})),
     }
-    if draw(st.booleans()):
-        message["tool_calls"] = draw(calls)
-        message["content"] = message["content"] or None  # "" and null mean the same beside tool calls
-    return {**message, **draw(extras)}
+    match draw(st.sampled_from(["plain", "plain", "calls", "legacy call"])):
+        case "calls":
+            message["tool_calls"] = draw(calls)
+            message["content"] = message["content"] or None  # "" and null mean the same beside tool calls
+        case "legacy call":
+            message["function_call"] = {"name": "f", "arguments": draw(texts)}
+    return message
 
 
 @st.composite
@@ -63,9 +59,7 @@ def chat_answers(draw: st.DrawFn) -> Json:
             "message": draw(messages()),
             "logprobs": draw(logprobs),
             "finish_reason": draw(st.sampled_from(["stop", "tool_calls", "length"])),
-            **draw(
-                st.dictionaries(st.sampled_from(["content_filter_results", "x_choice"]), st.integers(0, 9), max_size=1)
-            ),
+            **draw(st.fixed_dictionaries({}, optional={"x_choice": values})),
         }
         for index in range(draw(st.integers(1, 3)))
     ]
@@ -77,9 +71,10 @@ def text_answers(draw: st.DrawFn) -> Json:
     choices: list[Json] = [
         {
             "index": index,
-            "text": draw(contents) or "",
-            "logprobs": draw(st.none() | st.just({"tokens": ["a"]})),
+            "text": draw(texts),
+            "logprobs": draw(st.none() | st.just({"tokens": ["a", "b"], "top_logprobs": [{"index": -1}, {"b": -2.5}]})),
             "finish_reason": "stop",
+            **draw(st.fixed_dictionaries({}, optional={"x_choice": values})),
         }
         for index in range(draw(st.integers(1, 3)))
     ]
@@ -91,23 +86,13 @@ def heads(kind: str) -> st.SearchStrategy[Json]:
         {
             "id": st.text("abc-", min_size=1, max_size=9),
             "object": st.just(kind),
-            "created": st.integers(0, 2**40),
-            "model": st.text(max_size=9),
+            "created": st.integers(1, 2**40),
+            "model": st.text(min_size=1, max_size=9),
         },
         optional={
             "usage": usages,
             "service_tier": st.none() | st.just("default"),
             "system_fingerprint": st.none() | st.text(max_size=5),
-            "x_top": json_values(numbers | st.text(max_size=5), max_leaves=4),
+            "x_top": values,
         },
     )
-
-
-def events(raw: bytes) -> list[Json]:
-    """The chunks of a whole SSE body, which must end with [DONE]."""
-    parser = EventParser()
-    datas = parser.feed(raw)
-    assert parser.finish() == []
-    assert datas[-1] == b"[DONE]"
-    assert datas.count(b"[DONE]") == 1
-    return [json.loads(data) for data in datas[:-1]]

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from openai.lib.streaming.chat import ChatCompletionStreamState
-from openai.types.chat import ChatCompletionChunk
 
 from gateway.cacheability import well_formed
 from gateway.wire.render import client_event, render_stream
 from gateway.wire.sse import EventParser
 from tests.gateway.values import few, json_values, some, texts
-from tests.gateway.wire.answers import Json, chat_answers, events, text_answers
+from tests.gateway.wire.answers import Json, chat_answers, text_answers
+from tests.gateway.wire.streams import assembled, events
 from tests.support.upstream import chat_answer, text_answer
 
 
@@ -63,27 +62,6 @@ def test_usage_comes_where_it_was_asked_for_and_nowhere_else(answer: Json) -> No
     assert [{k: v for k, v in c.items() if k != "usage"} for c in ordinary] == plain
 
 
-@few
-@given(st.text(min_size=1, max_size=400), st.text(max_size=40), st.text(max_size=40))
-def test_the_official_client_accumulates_the_answer(content: str, one: str, two: str) -> None:
-    calls = [
-        {"id": i, "type": "function", "function": {"name": i, "arguments": a}} for i, a in (("a", one), ("b", two))
-    ]
-    answer = with_message(content=content, tool_calls=calls)
-    state: Any = ChatCompletionStreamState()
-    for chunk in chunks_of(answer, usage=True):
-        state.handle_chunk(ChatCompletionChunk.model_validate(chunk))
-    found = state.current_completion_snapshot.to_dict()
-    message = found["choices"][0]["message"]
-    assert message["content"] == content
-    for call, expected in zip(message["tool_calls"], calls, strict=True):
-        assert {k: call[k] for k in ("id", "type")} == {k: expected[k] for k in ("id", "type")}
-        assert {k: call["function"][k] for k in ("name", "arguments")} == expected["function"]
-    assert found["choices"][0]["finish_reason"] == "stop"
-    assert found["usage"] == answer["usage"]
-    assert found["id"] == answer["id"]
-
-
 def test_text_comes_in_pieces_of_whole_words() -> None:
     text = "word " * 100 + "x" * 200
     pieces = [c["choices"][0]["delta"].get("content") for c in chunks_of(chat_answer(text))]
@@ -92,6 +70,77 @@ def test_text_comes_in_pieces_of_whole_words() -> None:
     assert len(texts) > 5
     assert all(len(p) <= 81 for p in texts)
     assert all(p.endswith(" ") for p in texts[:5])
+
+
+LONG = "longer words " * 50
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"refusal": LONG}, ["refusal"]),
+        ({"reasoning_content": LONG, "content": "x"}, ["reasoning_content"]),
+        ({"reasoning": "x" * 999, "content": "x"}, ["reasoning"]),
+        ({"function_call": {"name": "f", "arguments": LONG}}, ["function_call", "arguments"]),
+        ({"tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": LONG}}]}, None),
+        ({"tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "f", "input": LONG}}]}, None),
+    ],
+)
+def test_nothing_long_that_a_message_says_comes_at_once(fields: Json, path: list[str] | None) -> None:
+    answer = with_message(**fields)
+    chunks = chunks_of(answer)
+    assert assembled(chunks) == {k: v for k, v in answer.items() if k != "usage"}
+    assert max(len(json.dumps(c["choices"])) for c in chunks) < 400
+    pieces = [c["choices"][0]["delta"] for c in chunks]
+    for name in path or ():
+        pieces = [piece[name] for piece in pieces if piece.get(name)]
+    assert len(pieces) > 5
+
+
+def test_only_the_first_piece_of_a_call_names_it() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": LONG}, "x": {"arguments": LONG}}
+    _, first, *others, _ = [c["choices"][0]["delta"] for c in chunks_of(with_message(tool_calls=[call]))]
+    assert first["tool_calls"][0]["id"] == "a"
+    for delta in others:
+        (piece,) = delta["tool_calls"]
+        assert (piece["index"], piece.keys(), piece["function"].keys()) == (0, {"index", "function"}, {"arguments"})
+
+
+def test_what_clients_do_not_join_comes_whole() -> None:
+    first, *others = chunks_of(with_message(content="x", signature=LONG, thinking={"text": LONG}))
+    assert first["choices"][0]["delta"]["signature"] == LONG
+    assert all("signature" not in c["choices"][0]["delta"] for c in others)
+
+
+def test_a_choices_own_fields_come_first_and_short_ones_again_at_its_end() -> None:
+    """The official Python client takes them from the first chunk; who asks why it stopped looks at the last."""
+    answer = chat_answer("one two")
+    answer["choices"][0] |= {"stop_reason": 7, "content_filter_results": {"a": 1}, "token_ids": [1, 2]}
+    first, _, last = [c["choices"][0] for c in chunks_of(answer)]
+    assert (first["stop_reason"], first["content_filter_results"], first["token_ids"]) == (7, {"a": 1}, [1, 2])
+    assert last["stop_reason"] == 7
+    assert last.keys().isdisjoint({"content_filter_results", "token_ids"})
+
+
+def test_choices_come_in_the_order_of_their_index() -> None:
+    """The official Python client mistakes the second for the first otherwise."""
+    answer = chat_answer("x")
+    (choice,) = answer["choices"]
+    answer["choices"] = [{**choice, "index": index} for index in (2, 0, 1)]
+    indexes = [c["choices"][0]["index"] for c in chunks_of(answer)]
+    assert indexes == sorted(indexes)
+
+
+def test_log_probabilities_have_both_keys() -> None:
+    answer = chat_answer("x")
+    answer["choices"][0]["logprobs"] = {"content": [{"token": "x"}]}
+    assert chunks_of(answer)[-1]["choices"][0]["logprobs"] == {"content": [{"token": "x"}], "refusal": None}
+
+
+def test_content_in_parts_is_not_cut() -> None:
+    parts = [{"type": "text", "text": LONG}]
+    first, last = [c["choices"][0]["delta"] for c in chunks_of(with_message(content=parts))]
+    assert (first["content"], last) == (parts, {})
 
 
 @some
@@ -105,6 +154,14 @@ def test_no_text_is_lost_or_breaks_the_framing(text: str) -> None:
 def test_null_content_stays_null() -> None:
     first = chunks_of(with_message(refusal="No."))[0]["choices"][0]["delta"]
     assert first == {"role": "assistant", "content": None, "refusal": "No."}
+
+
+def test_a_message_without_a_role_is_the_assistants() -> None:
+    for role in ({}, {"role": None}):
+        choice = {"index": 0, "message": {"content": "x", **role}, "finish_reason": "stop"}
+        first, *others = chunks_of(chat_answer("x", choices=[choice]))
+        assert first["choices"][0]["delta"]["role"] == "assistant"
+        assert all("role" not in c["choices"][0]["delta"] for c in others)
 
 
 def test_tool_calls_that_bring_an_index_of_their_own_stay_apart() -> None:
@@ -121,12 +178,13 @@ ODD_ANSWERS: list[Json] = [
     {"choices": [{"index": 0, "message": {"content": "x", "tool_calls": ["a"]}, "finish_reason": "stop"}]},
     {"choices": [{"index": 0, "message": {"content": [{"type": "text"}]}, "finish_reason": "stop"}]},
 ]
+anything = json_values(max_leaves=5)
 odd_choices = st.fixed_dictionaries(
     {
         "index": st.integers(),
-        "message": st.dictionaries(texts | st.sampled_from(["role", "content", "tool_calls"]), json_values()),
+        "message": st.dictionaries(texts | st.sampled_from(["role", "content", "tool_calls"]), anything),
     },
-    optional={"finish_reason": json_values(), "logprobs": json_values(), "text": texts},
+    optional={"finish_reason": anything, "logprobs": anything, "text": texts},
 )
 
 
@@ -168,6 +226,9 @@ def test_an_event_without_usage_passes_as_it_is() -> None:
         ({"choices": [], "usage": {"x": 1}}, False, []),
         ({"usage": {"x": 1}}, False, []),
         ({"choices": [], "moderation": 1}, False, [{"choices": [], "moderation": 1}]),
+        ({"choices": [], "moderation": 1, "usage": None}, False, [{"choices": [], "moderation": 1}]),
+        ({"choices": [], "id": "c", "usage": None}, False, []),
+        ({"error": {"message": "x"}, "usage": None}, False, [{"error": {"message": "x"}}]),
     ],
 )
 def test_usage_is_kept_from_who_did_not_ask(chunk: Json, usage: bool, expected: list[Json]) -> None:

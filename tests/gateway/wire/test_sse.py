@@ -32,6 +32,8 @@ def by_the_standard(raw: bytes) -> list[bytes]:
             data = []
         elif line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
+        elif line == b"data":
+            data.append(b"")
     return events
 
 
@@ -39,7 +41,7 @@ ends = st.sampled_from([b"\n", b"\r", b"\r\n"])
 lines = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=8).map(lambda t: b"data: " + t.encode()),
     st.sampled_from(
-        [b"", b"", b"", b"data:", b"data:x", b"data:  x", b"data: [DONE]", b": comment", b":", b"event: x"]
+        [b"", b"", b"", b"data", b"data:", b"data:x", b"data:  x", b"data: [DONE]", b": comment", b":", b"event: x"]
     ),
     st.sampled_from([b"id: 1", b"retry: 5", b"datax: 1", b" data: 1", b"data : 1", b"Data: 1", "data: é😀".encode()]),
 )
@@ -82,6 +84,14 @@ def test_an_event_is_given_out_as_soon_as_it_is_complete() -> None:
     assert parser.feed(b"data: 2\r\n\r\n") == [b"2"]
     assert parser.feed(b"data: 3\n\ndata: 4\n\ndata") == [b"3", b"4"]
     assert parser.feed(b": 5\n\n") == [b"5"]
+    assert parser.finish() == []
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_an_event_waits_for_nothing_that_follows_it(end: bytes) -> None:
+    parser = EventParser()
+    for number in (b"1", b"2"):
+        assert parser.feed(b"data: " + number + end + end) == [number]
     assert parser.finish() == []
 
 
@@ -130,13 +140,14 @@ def test_a_long_line_in_small_pieces_takes_time_in_proportion() -> None:
     assert len(parser.feed(b"\n\n")[0]) == 2**21
 
 
-def test_empty_lines_of_data_are_bounded_and_take_time_in_proportion() -> None:
+@pytest.mark.parametrize("line", [b"data:\n", b"data\n"])
+def test_empty_lines_of_data_are_bounded_and_take_time_in_proportion(line: bytes) -> None:
     parser = EventParser()
     begun = time.thread_time()
 
     def feed() -> None:
         for _ in range(200):
-            parser.feed(b"data:\n" * 10_000)
+            parser.feed(line * 10_000)
 
     with pytest.raises(EventTooLarge):
         feed()
