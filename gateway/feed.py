@@ -51,9 +51,9 @@ class Log:
 
 
 class Reader:
-    """One client's place in a feed. `behind` are the bytes that it has not taken yet."""
+    """One client's place in a feed."""
 
-    __slots__ = ("_log", "_past", "_until", "_usage", "_withheld", "offset", "past_offset")
+    __slots__ = ("_log", "_past", "_usage", "_withheld", "offset", "past_offset", "until")
 
     def __init__(self, log: Log, past: Log, until: int, withheld: bytes, *, usage: bool) -> None:
         self._log = log
@@ -106,20 +106,18 @@ class Feed:
                 if chunk is None:
                     continue
                 piece = client_event(data, chunk, usage=usage)
-                if form == self._first == "sse" and chunk.get("usage") is not None:
+                if form == self._first == "sse":
                     self._note(data, chunk, shown=piece is not None)
-                elif piece:
-                    self._stripped = None
                 if piece:
                     log.add(piece)
 
     def _note(self, data: bytes, chunk: Json, *, shown: bool) -> None:
         """Usage that a later reader may want to see, and that the first form does not show."""
-        whole = client_event(data, chunk, usage=True) or b""
-        if shown:
-            self._stripped = (self.end, whole)
+        told = chunk.get("usage") is not None
+        if not shown:
+            self._unshown += client_event(data, chunk, usage=True) or b""
         else:
-            self._unshown += whole
+            self._stripped = (self.end, client_event(data, chunk, usage=True) or b"") if told else None
 
     def reader(self, form: Form) -> Reader:
         """From the beginning, in this form. Only while nothing has been let go of."""
