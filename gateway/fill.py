@@ -70,7 +70,8 @@ class Kitchen:
 
 
 class Fill:
-    """The call for one request. `usage` and `cost` are what it is known to have taken, also when it failed."""
+    """The call for one request. `whole`: the answer is there; `usage` and `cost` are what the call is known to have
+    taken, also when it failed."""
 
     def __init__(self, kitchen: Kitchen, visit: Visit, ask: Ask) -> None:
         self._kitchen = kitchen
@@ -78,6 +79,7 @@ class Fill:
         self._ask = ask
         self._begun = perf_counter()
         self._ended = False
+        self.whole = False
         self._mark = kitchen.cache.mark()
         # An answer is as old as the call that made it (RFC 9111, 4.2.3 counts the response delay too).
         self._draft = _draft(visit, ask, kitchen.clock())
@@ -127,7 +129,7 @@ class Fill:
         assembler = Assembler(self._ask.api)
         heard, look_at = 0, self._kitchen.cache.max_entry
         async with aclosing(read_events(reply)) as batches:
-            async for events in batches:
+            async for events in self._booking(batches, assembler):
                 good = self._take(events, assembler)
                 hearers.hear(events[:good])
                 if self._ended:
@@ -144,6 +146,17 @@ class Fill:
             hearers.landed(await self._complete(assembler))
             if self._ended:
                 await _drain(batches)
+
+    async def _booking(
+        self, batches: AsyncGenerator[list[Event], None], assembler: Assembler
+    ) -> AsyncGenerator[list[Event], None]:
+        """The batches; what the call has taken by then is booked when they break off."""
+        try:
+            async for events in batches:
+                yield events
+        except ApiError:
+            self._book(assembler.result())
+            raise
 
     def _take(self, events: Sequence[Event], assembler: Assembler) -> int:
         """Add events to the answer, up to the end marker or an error; gives how many were added."""
@@ -165,6 +178,7 @@ class Fill:
 
     async def _keep(self, raw: bytes, answer: Json, *, streamed: bool) -> Filled:
         """Store the answer if nothing speaks against it."""
+        self.whole = True
         self._book(answer)
         entry = replace(self._draft, body=raw, usage=self.usage, cost=self.cost, upstream_id=self.upstream_id)
         cache = self._kitchen.cache

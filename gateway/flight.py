@@ -30,6 +30,10 @@ from gateway.visit import Visit
 
 ROOM = 256 * 1024
 """Bytes that may wait for the fastest client before the backend is made to wait."""
+CLOCK = 0.001
+"""Seconds: a timer may be early by so much."""
+TURNS = 8
+"""Turns of the event loop that clients get, at most, before the backend's next bytes are looked at."""
 ATTEMPTS = 2
 
 log = structlog.get_logger("refrain")
@@ -60,6 +64,7 @@ class Flight:
         self.filled: Filled | None = None
         self.error: ApiError | None = None
         self.ended = False
+        self.heard = False  # has anything of an answer arrived?
         self.attempt = 1
         first: Form = "sse" if ask.form == "sse" else "sse+usage"
         self.feed = Feed(first)
@@ -91,14 +96,22 @@ class Flight:
             self._room.set_result(None)
 
     def _go_on(self) -> None:
-        """Is there anybody left to go on for?"""
-        if not self.listeners and not self._lasting and not self.ended and self.filled is None:
+        """Is there anybody left to go on for? An answer that is whole is kept in any case."""
+        if not self.listeners and not self._lasting and not self.ended and not self.fill.whole:
             self._finish()
             self.task.cancel()
+
+    def stop(self) -> None:
+        """The gateway is shutting down."""
+        if not self.ended:
+            self.error = stopping()
+            self._finish()
+        self.task.cancel()
 
     # What the call tells (gateway.fill.Hearers).
 
     def hear(self, events: Sequence[Event]) -> None:
+        self.heard = self.heard or bool(events)
         self.feed.add(events)
         if not self.shared:
             self.feed.let_go((x.ask.form, x.reader) for x in self.listeners if x.reader is not None)
@@ -107,18 +120,20 @@ class Flight:
                 listener.wake()
 
     async def room(self) -> None:
+        turns = TURNS
         while self.feed.end > PIECE:
             if self._crowded():
                 await self._progress(None)
+            elif turns and any(listener.behind > PIECE and not listener.writing for listener in self.listeners):
+                turns -= 1
+                await asyncio.sleep(0)  # they are not slow, they have just not had their turn
             elif late := self._late():
                 # A burst may be too much for anybody. So they get a moment to catch up, but only one.
                 waited = await self._progress(min(listener.patience for listener in late))
                 for listener in late:
                     listener.patience -= waited
-                    if listener.patience <= 0 and listener in self.listeners:
+                    if listener.patience < CLOCK and listener in self.listeners:
                         self._part(listener, too_slow())
-            elif any(listener.behind > PIECE and not listener.writing for listener in self.listeners):
-                await asyncio.sleep(0)  # they are not slow, they have just not had their turn
             else:
                 return
 
@@ -147,8 +162,7 @@ class Flight:
                         self.error = error.fresh()
                         return
         except asyncio.CancelledError:
-            if not self.ended:
-                self.error = stopping()
+            pass  # whoever has cancelled it has told the listeners
         except Exception as error:
             log.error(
                 "unexpected error", request_id=self.leader.decision.id, kind=type(error).__name__, where=where(error)
@@ -159,7 +173,7 @@ class Flight:
 
     def _pass_on(self, error: ApiError) -> bool:
         """After a failure: may one of those who wait try again?"""
-        if self.attempt >= ATTEMPTS or self.feed.end:
+        if self.attempt >= ATTEMPTS or self.heard:
             return False
         if error.final:
             # The fault may lie in a field that the key leaves out; then it is nobody's who has sent another.

@@ -69,7 +69,9 @@ class Flights:
             if self._young_enough(flight, ask):
                 visit.decision.outcome = "joined"
                 return flight.join(visit, ask)
-            shared = False  # the one in the air goes on being joined
+            shared = (
+                not ask.directives.no_cache
+            )  # who wants an answer of its own leaves the one in the air to be joined
         storable = ask.bypass is None and ask.directives.ttl != 0
         lasting = storable and ask.endpoint.config.finish
         return self._launch(visit, ask, ident if shared else None, lasting=lasting).join(visit, ask)
@@ -92,10 +94,10 @@ class Flights:
     async def aclose(self) -> None:
         """End what is still in the air; whoever listens is told."""
         self._closed = True
-        tasks = [flight.task for flight in self._all]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        flights = list(self._all)
+        for flight in flights:
+            flight.stop()
+        await asyncio.gather(*(flight.task for flight in flights), return_exceptions=True)
 
     def _sharable(self, ask: Ask) -> bool:
         return (

@@ -1,6 +1,9 @@
 """uvicorn's HTTP protocol, with the bounds that it leaves to a proxy in front."""
 
 import asyncio
+import sys
+from fcntl import ioctl
+from termios import TIOCOUTQ
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,17 +31,32 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch(self.transport.get_write_buffer_size())
+        self._watch()
 
-    def _watch(self, waiting: int) -> None:
-        self._stalled = self.loop.call_later(STALL_TIMEOUT, self._look, waiting)
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self._watch()  # closing waits for what is left to be taken
+
+    def _watch(self) -> None:
+        self._moves()
+        self._stalled = self.loop.call_later(STALL_TIMEOUT, self._look, self._waiting())
 
     def _look(self, before: int) -> None:
-        waiting = self.transport.get_write_buffer_size()
-        if waiting < before:
-            self._watch(waiting)
+        if self._waiting() < before:
+            self._watch()
         else:
             self.transport.abort()
+
+    def _waiting(self) -> int:
+        """Bytes that the client has not taken, those in the kernel's buffer included: that one is large, and has to be
+        emptied by a third before we hear of it."""
+        waiting: int = self.transport.get_write_buffer_size()
+        try:
+            queued = ioctl(self.transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
+        except OSError:
+            return waiting
+        return waiting + int.from_bytes(queued, sys.byteorder)
 
     def resume_writing(self) -> None:
         self._moves()

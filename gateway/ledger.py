@@ -50,7 +50,7 @@ class Cell:
             self.consumed += d.consumed
             self.unserved += d.unserved
             self.usd += d.usd or 0.0
-            if d.unserved:
+            if d.unserved or d.error is not None:
                 self.usd_unserved += d.usd or 0.0
 
     def charge(self, tokens: int, usd: float) -> None:
