@@ -116,6 +116,7 @@ class RemoteBackend:
 
     def _failed(self, error: Exception) -> BackendError:
         failure = _translate(error, self.name, "first_byte")
+        error.__traceback__ = None  # aiohttp's frames hold the error, and through this they would hold the call
         if isinstance(failure, ConnectFailed):
             self._down_until = self._mono() + DOWN_FOR
         return failure

@@ -113,6 +113,7 @@ class _Watch:
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
+            self._task = None  # it will hold the frames that it was cancelled in, and through them this
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._watch())

@@ -127,36 +127,35 @@ class Fill:
 
     async def _stream(self, reply: Reply, hearers: Hearers) -> None:
         assembler = Assembler(self._ask.api)
-        heard, look_at = 0, self._kitchen.cache.max_entry
-        async with aclosing(read_events(reply)) as batches:
-            async for events in self._booking(batches, assembler):
-                good = self._take(events, assembler)
-                hearers.hear(events[:good])
-                if self._ended:
-                    break
-                if good < len(events):
-                    raise stream_error(events[good][1] or {}, self._ask.backend)
-                await hearers.room()
-                heard += sum(len(data) for data, _ in events)
-                if heard > look_at:
-                    # The events are many times the answer, so now and then we look how large that is.
-                    look_at = 2 * heard
-                    if len(msgspec.json.encode(assembler.result())) > self._kitchen.cache.max_entry:
-                        hearers.too_large()
-            hearers.landed(await self._complete(assembler))
-            if self._ended:
-                await _drain(batches)
-
-    async def _booking(
-        self, batches: AsyncGenerator[list[Event], None], assembler: Assembler
-    ) -> AsyncGenerator[list[Event], None]:
-        """The batches; what the call has taken by then is booked when they break off."""
         try:
-            async for events in batches:
-                yield events
-        except ApiError:
-            self._book(assembler.result())
+            async with aclosing(read_events(reply)) as batches:
+                await self._hand_on(batches, assembler, hearers)
+                hearers.landed(await self._complete(assembler))
+                if self._ended:
+                    await _drain(batches)
+        except (ApiError, asyncio.CancelledError):
+            if not self.whole:
+                self._book(assembler.result())  # as far as the backend has said
             raise
+
+    async def _hand_on(
+        self, batches: AsyncGenerator[list[Event], None], assembler: Assembler, hearers: Hearers
+    ) -> None:
+        heard, look_at = 0, self._kitchen.cache.max_entry
+        async for events in batches:
+            good = self._take(events, assembler)
+            hearers.hear(events[:good])
+            if self._ended:
+                return
+            if good < len(events):
+                raise stream_error(events[good][1] or {}, self._ask.backend)
+            await hearers.room()
+            heard += sum(len(data) for data, _ in events)
+            if heard > look_at:
+                # The events are many times the answer, so now and then we look how large that is.
+                look_at = 2 * heard
+                if len(msgspec.json.encode(assembler.result())) > self._kitchen.cache.max_entry:
+                    hearers.too_large()
 
     def _take(self, events: Sequence[Event], assembler: Assembler) -> int:
         """Add events to the answer, up to the end marker or an error; gives how many were added."""
@@ -172,7 +171,6 @@ class Fill:
     async def _complete(self, assembler: Assembler) -> Filled:
         answer = assembler.result()
         if not assembler.complete:
-            self._book(answer)
             raise broken("The backend's stream ended before its answer was complete.")
         return await self._keep(msgspec.json.encode(answer), answer, streamed=True)
 

@@ -65,6 +65,7 @@ class Flight:
         self.error: ApiError | None = None
         self.ended = False
         self.heard = False  # has anything of an answer arrived?
+        self.outgrown = False
         self.attempt = 1
         first: Form = "sse" if ask.form == "sse" else "sse+usage"
         self.feed = Feed(first)
@@ -138,6 +139,7 @@ class Flight:
                 return
 
     def too_large(self) -> None:
+        self.outgrown = True
         self.shared = self._lasting = False  # it will not be kept, so there is no use in it but for who listens
         self._go_on()
 
@@ -162,7 +164,7 @@ class Flight:
                         self.error = error.fresh()
                         return
         except asyncio.CancelledError:
-            pass  # whoever has cancelled it has told the listeners
+            self._settle()  # whoever has cancelled it has told the listeners
         except Exception as error:
             log.error(
                 "unexpected error", request_id=self.leader.decision.id, kind=type(error).__name__, where=where(error)

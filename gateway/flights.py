@@ -136,13 +136,16 @@ class Flights:
 
     def _learn(self, ask: Ask, flight: Flight) -> None:
         """Remember whether answers under this key can be stored, as far as this one tells."""
-        if flight.filled is None or ask.bypass is not None:
+        if ask.bypass is not None:
             return
-        why = flight.filled.not_stored
-        if why is None:
-            self._uncacheable.discard(ask.key)
-        elif why not in PASSING:
+        if flight.outgrown:
             self._uncacheable.add(ask.key)
+        elif flight.filled is not None:
+            why = flight.filled.not_stored
+            if why is None:
+                self._uncacheable.discard(ask.key)
+            elif why not in PASSING:
+                self._uncacheable.add(ask.key)
 
 
 def _ident(visit: Visit, ask: Ask) -> Ident:
