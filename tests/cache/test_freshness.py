@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.freshness import Life, Verdict, expires_at, judge
-from tests.contract.stores import START, make_entry
+from cache.freshness import SPREAD, Life, Verdict, expires_at, judge, refresh_at
+from tests.contract.stores import START, key_of, make_entry
 
 MS = 0.001
 DAY = Life(86_400.0)
@@ -134,3 +134,144 @@ def test_the_entry_is_not_touched() -> None:
     before = replace(entry)
     judge(entry, Life(1, 1), START + 2, max_age=1, max_stale=1)
     assert entry == before
+
+
+# Stale beside a refresh, or in place of an error
+
+SOFT = Life(60, if_error=300, revalidate=30)
+SPARE = Life(60, if_error=300)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "usable", "refresh", "on_error"),
+    [
+        (0, True, False, False),
+        (53.999, True, False, False),  # before any soft end
+        (60 - MS, True, True, False),
+        (60, True, True, True),
+        (90 - MS, True, True, True),
+        (90, False, False, True),
+        (360 - MS, False, False, True),
+        (360, False, False, False),
+    ],
+)
+def test_each_end_is_one_instant(seconds: float, usable: bool, refresh: bool, on_error: bool) -> None:
+    verdict = at(seconds, SOFT)
+    assert (verdict.usable, verdict.refresh, verdict.on_error) == (usable, refresh, on_error)
+    assert verdict.stale == (seconds >= 60)
+    assert verdict.why == (None if usable else "expired")
+
+
+def test_only_a_policy_that_refreshes_serves_stale_without_being_asked() -> None:
+    for seconds in (60, 61, 300):
+        verdict = at(seconds, SPARE)
+        assert (verdict.usable, verdict.refresh, verdict.on_error) == (False, False, True)
+    assert at(61, Life(60)) == Verdict(False, True, -1, "expired")
+    assert at(61, Life(60, revalidate=30)) == Verdict(True, True, -1, refresh=True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "max_stale", "usable", "refresh"),
+    [
+        (65, 10, True, True),
+        (70, 10, False, False),  # the request accepts less than the policy
+        (65, 0, False, False),
+        (100, 100, True, False),  # it accepts more, and the answer is kept for errors: served, but nothing is fetched
+        (100, None, False, False),
+        (359, math.inf, True, False),
+        (360, math.inf, False, False),
+    ],
+)
+def test_what_the_request_accepts_counts_where_it_says_so(
+    seconds: float, max_stale: float | None, usable: bool, refresh: bool
+) -> None:
+    verdict = at(seconds, SOFT, max_stale=max_stale)
+    assert (verdict.usable, verdict.refresh) == (usable, refresh)
+
+
+@pytest.mark.parametrize("seconds", [55, 61, 100])
+def test_who_asks_for_a_younger_answer_gets_no_old_one_and_none_in_place_of_an_error(seconds: float) -> None:
+    verdict = at(seconds, SOFT, max_age=50)
+    assert (verdict.usable, verdict.refresh, verdict.on_error) == (False, False, False)
+    assert verdict.why == "older_than_asked"
+
+
+def test_an_answer_is_of_use_as_long_as_its_longest_purpose() -> None:
+    assert (Life(60).keep, SOFT.keep, SPARE.keep, Life(60, 1, 2).keep) == (0, 300, 300, 2)
+
+
+# The soft end
+
+
+def soft_end(name: str, life: Life = SOFT, **changes: Any) -> float:
+    """Seconds after its making at which the entry of this name may be fetched anew."""
+    return refresh_at(make_entry(name, **changes), life) - START
+
+
+def test_soft_ends_are_spread_over_the_last_tenth() -> None:
+    ends = sorted(soft_end(f"entry {n}") for n in range(400))
+    first, last = 60 - 60 * SPREAD, 60.0
+    assert first < ends[0] < ends[-1] <= last
+    tenths = [0] * 10
+    for end in ends:
+        tenths[min(9, int((end - first) / (last - first) * 10))] += 1
+    assert min(tenths) > 15, tenths  # 40 each, if they were quite even
+    assert len(set(ends)) == 400
+
+
+def test_one_key_has_one_soft_end() -> None:
+    assert len({soft_end("a") for _ in range(3)}) == 1
+    assert soft_end("a", body=b"another answer", user="bob") == soft_end("a")
+    # Made later, it ends as much later.
+    later = refresh_at(make_entry("a", created=START + 7, expires=START + 3607), SOFT)
+    assert later - START - 7 == pytest.approx(soft_end("a"))
+
+
+@pytest.mark.parametrize("share", [0, 1, 2**31, 2**32 - 1])
+def test_the_share_of_the_life_is_in_the_key(share: int) -> None:
+    entry = make_entry(key=share.to_bytes(4) + bytes(28))
+    assert START + 60 - refresh_at(entry, SOFT) == pytest.approx(6 * share / 2**32, abs=1e-6)
+
+
+@pytest.mark.parametrize("life", [Life(60), SPARE])
+def test_without_a_refresh_there_is_no_soft_end(life: Life) -> None:
+    for name in ("a", "b", "c"):
+        assert refresh_at(make_entry(name), life) == START + 60
+        assert not at(60 - MS, life).refresh
+
+
+def test_what_was_stored_for_less_has_its_own_soft_end() -> None:
+    entry = make_entry(expires=START + 10)
+    assert START + 9 <= refresh_at(entry, SOFT) <= START + 10
+
+
+@given(st.binary(min_size=32, max_size=32), spans, spans, spans, spans)
+def test_the_soft_end_is_never_after_the_end(key: bytes, stored: float, ttl: float, error: float, soft: float) -> None:
+    life = Life(ttl, error, soft)
+    entry = make_entry(key=key, expires=START + stored, keep_until=START + stored + life.keep)
+    end, refresh = expires_at(entry, life), refresh_at(entry, life)
+    assert START <= refresh <= end
+    assert refresh >= end - (end - START) * SPREAD - 1e-6
+    assert refresh == end or soft > 0
+    assert refresh == refresh_at(replace(entry, body=b"other"), life)
+
+
+@given(st.sampled_from("abcdefgh").map(key_of), times, spans, spans, spans, st.none() | spans, st.none() | spans)
+def test_a_refresh_goes_with_an_answer_and_a_spare_with_a_stale_one(
+    key: bytes, now: float, ttl: float, error: float, soft: float, max_age: float | None, max_stale: float | None
+) -> None:
+    life = Life(ttl, error, soft)
+    entry = make_entry(key=key, expires=START + 3600, keep_until=START + 3600 + life.keep)
+    verdict = judge(entry, life, START + now, max_age=max_age, max_stale=max_stale)
+    assert verdict.usable == (verdict.why is None)
+    if verdict.refresh:
+        assert verdict.usable
+        assert soft > 0
+        assert START + now >= refresh_at(entry, life)
+        assert -verdict.ttl < soft
+    if verdict.usable and verdict.stale:
+        assert -verdict.ttl < (soft if max_stale is None else min(max_stale, life.keep))
+    if verdict.on_error:
+        assert verdict.stale
+        assert -verdict.ttl < error
+        assert max_age is None or (START + now) - START <= max_age

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.cacheability import answer_reason, asked_choices, request_reason, well_formed
+from gateway.cacheability import answer_reason, asked_choices, request_reason, wants_its_own, well_formed
 from tests.gateway.values import json_values, some, texts
 from tests.support.upstream import chat_answer, text_answer
 
@@ -117,6 +117,47 @@ def test_one_choice_is_asked_for_unless_a_whole_number_says_otherwise(n: Any, as
 def test_every_prompt_of_a_completion_has_its_choices(prompt: Any, prompts: int) -> None:
     assert asked_choices({"prompt": prompt}) == prompts
     assert asked_choices({"prompt": prompt, "n": 3}) == 3 * prompts
+
+
+@pytest.mark.parametrize("temperature", [1, 2, Decimal("0.7"), Decimal("1e-400"), Decimal("0.0001")])
+def test_an_explicit_temperature_without_a_seed_asks_for_a_sample_of_its_own(temperature: Any) -> None:
+    assert wants_its_own({"temperature": temperature})
+    assert wants_its_own({"temperature": temperature, "seed": None, "n": 5})
+    assert not wants_its_own({"temperature": temperature, "seed": 0})
+    assert not wants_its_own({"temperature": temperature, "seed": 7})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"temperature": None},
+        {"temperature": 0},
+        {"temperature": Decimal("0.0")},
+        {"temperature": Decimal("-0.0")},
+        {"temperature": -1},
+        {"temperature": True},
+        {"temperature": "1"},
+        {"temperature": [1]},
+        {"temperature": {"value": 1}},
+        {"top_p": Decimal("0.9")},
+        {"seed": 1},
+        {"n": 5},
+    ],
+)
+def test_all_others_take_what_there_is(fields: Json) -> None:
+    """The default temperature is the backend's, and asking twice for the default is what retries do."""
+    assert not wants_its_own(fields)
+
+
+def test_a_sample_of_its_own_may_be_reused_once_it_is_stored() -> None:
+    assert reason(temperature=1) is None
+
+
+@some
+@given(st.dictionaries(st.sampled_from(["temperature", "seed"]), json_values()))
+def test_every_request_may_be_judged_alone(body: Json) -> None:
+    assert isinstance(wants_its_own(body), bool)
 
 
 # Answers

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cache.entry import Cost, Usage
 from gateway.auth import Principal
 from gateway.decisions import Decision
-from gateway.ledger import Ledger
+from gateway.ledger import MAX_CODES, Ledger
+from gateway.recorder import Recorder
 from tests.gateway.values import some
 
 SUMS = ("served", "unserved", "consumed", "billable", "saved")
@@ -121,3 +123,128 @@ def test_every_outcome_has_its_count(outcome: str) -> None:
     ledger = Ledger()
     ledger.book(decision(outcome=outcome))
     assert ledger.stats()["requests"] == {outcome: 1}
+
+
+def test_codes_that_an_upstream_invents_are_bounded() -> None:
+    ledger = Ledger()
+    for number in range(MAX_CODES + 10):
+        ledger.book(decision(error=f"code {number}"))
+    ledger.book(decision(error="code 0"))
+    assert len(ledger.errors) == MAX_CODES + 1
+    assert ledger.errors["default", "other"] == 10
+    assert ledger.errors["default", "code 0"] == 2
+
+
+# Calls that end before or after the request they were made for
+
+
+def test_a_call_that_ends_after_its_request_is_added_as_unserved() -> None:
+    """Its client had left; the answer was made to its end for others, or for the cache."""
+    ledger = Ledger()
+    d = decision(outcome="miss", error="client_disconnected")
+    ledger.book(d)
+    ledger.charge(d, 18, 0.5)
+    stats = ledger.stats()
+    assert stats["requests"] == {"miss": 1}  # no second request
+    assert stats["tokens"] == {"served": 0, "unserved": 18, "consumed": 18, "billable": 18, "saved": 0}
+    assert stats["usd"] == {"served": 0, "unserved": 0.5, "consumed": 0.5, "billable": 0.5, "saved": 0}
+
+
+def test_it_counts_where_its_request_was_counted() -> None:
+    ledger = Ledger()
+    for tenant, outcome in (("acme", "miss"), ("globex", "stale"), ("", None)):
+        d = decision(tenant, outcome=outcome)
+        ledger.book(d)
+        ledger.charge(d, 7, 0.0)
+    assert [cell.unserved for _, _, cell in ledger.cells()] == [7, 7, 7]
+    assert ledger.stats("acme")["tokens"]["consumed"] == 7
+    assert ledger.stats()["requests"] == {"miss": 1, "stale": 1, "error": 1}
+
+
+def recorded(*, served: int = 0, saved: int = 0, calls: list[int], after: list[int]) -> tuple[Recorder, Decision]:
+    """A request that ends after some of its calls (their tokens), and before the others."""
+    recorder, d = Recorder(10), decision(outcome="miss", served=served, saved=saved)
+    for tokens in calls:
+        recorder.charge(d, Usage(tokens, 0), Cost(5.0, tokens / 1024))
+    recorder.finish(d, 0.0)
+    for tokens in after:
+        recorder.charge(d, Usage(0, tokens), Cost(5.0, tokens / 1024))
+    return recorder, d
+
+
+@pytest.mark.parametrize(
+    ("given", "consumed", "unserved"),
+    [
+        ({"served": 18, "calls": [18], "after": []}, 18, 0),  # a miss
+        ({"served": 0, "calls": [18], "after": []}, 18, 18),  # its client left at the last moment
+        ({"served": 0, "calls": [], "after": [18]}, 18, 18),  # its client left, others stayed
+        ({"served": 18, "saved": 18, "calls": [], "after": []}, 0, 0),  # joined, or a hit
+        ({"served": 18, "saved": 18, "calls": [], "after": [20]}, 20, 20),  # served stale, refreshed beside it
+        ({"served": 18, "saved": 18, "calls": [7], "after": []}, 7, 7),  # the call failed, a stale answer was served
+        ({"served": 0, "calls": [], "after": []}, 0, 0),
+    ],
+)
+def test_a_decision_balances_whenever_its_calls_end(given: Any, consumed: int, unserved: int) -> None:
+    recorder, d = recorded(**given)
+    assert (d.consumed, d.unserved) == (consumed, unserved)
+    assert d.served + d.unserved == d.consumed + d.saved
+    tokens = recorder.ledger.stats()["tokens"]
+    assert (tokens["consumed"], tokens["unserved"], tokens["served"]) == (consumed, unserved, d.served)
+    assert recorder.ledger.stats()["usd"]["consumed"] == consumed / 1024
+    assert d.as_dict()["tokens"]["unserved"] == unserved
+
+
+def test_a_decision_is_recorded_once_whoever_ends_it_first() -> None:
+    recorder, d = Recorder(10), decision(outcome="miss")
+    recorder.finish(d, 0.0)
+    first = d.ms
+    recorder.finish(d, 1.0)
+    assert (len(list(recorder.ring)), d.ms) == (1, first)
+    assert recorder.ledger.stats()["requests"] == {"miss": 1}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_money_for_an_answer_that_nobody_got_is_unserved_also_where_no_tokens_are_counted(late: bool) -> None:
+    """Own hardware is paid by the hour: what a failed call took was served to nobody."""
+    recorder, d = Recorder(10), decision(outcome="miss", error="backend_reply_broken")
+    if late:
+        recorder.finish(d, 0.0)
+    recorder.charge(d, Usage(), Cost(5.0, 0.5))
+    recorder.finish(d, 0.0)
+    assert recorder.ledger.stats()["usd"] == {
+        "served": 0,
+        "unserved": 0.5,
+        "consumed": 0.5,
+        "billable": 0.5,
+        "saved": 0,
+    }
+
+
+flown = st.builds(
+    lambda served, joined, calls, after: {
+        "served": 18 if served else 0,
+        "saved": 18 if served and joined else 0,
+        "calls": [*calls, *([18] if served and not joined else [])],
+        "after": after,
+    },
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.integers(0, 99), max_size=2),
+    st.lists(st.integers(0, 99), max_size=2),
+)
+
+
+@some
+@given(flown)
+def test_decisions_and_books_agree(given: Any) -> None:
+    recorder, d = recorded(**given)
+    tokens = recorder.ledger.stats()["tokens"]
+    assert d.served + d.unserved == d.consumed + d.saved
+    assert d.unserved >= 0
+    assert tokens == {
+        "served": d.served,
+        "unserved": d.unserved,
+        "consumed": d.consumed,
+        "billable": d.consumed,
+        "saved": d.saved,
+    }
