@@ -1,6 +1,5 @@
 """Much at once, and readers that stop: what one client does not take keeps nobody else from the answer."""
 
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
