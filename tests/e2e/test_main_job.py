@@ -126,6 +126,7 @@ def engine_of(served: Served) -> int:
     return int(pid)
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_killed_in_mid_stream(gateway: Served) -> None:
     """As docs/failures.md has it, "cut in mid-stream": an error event, an error for who wants JSON, nothing kept. The
     engine comes back by itself."""
@@ -146,6 +147,7 @@ def test_an_engine_that_is_killed_in_mid_stream(gateway: Served) -> None:
     assert chat(gateway, question)[1]["x-refrain-cache"] == "miss"
 
 
+@pytest.mark.slow
 def test_answers_survive_kill_9(tmp_path: Path) -> None:
     with serve(tmp_path) as first:
         first.wait_ready()

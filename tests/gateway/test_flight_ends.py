@@ -174,6 +174,19 @@ async def test_also_whoever_has_only_just_come() -> None:
     await settled(hub)
 
 
+@timeless
+async def test_a_call_is_charged_once_also_when_the_gateway_stops_right_after_it() -> None:
+    """All have their answer; the backend only has not hung up yet."""
+    hub = quiet()
+    clients = await crowd(hub, ["sse", "json"])
+    hub.calls[0].put(OPEN, *pieces())
+    await ended(*clients)
+    assert hub.flights.count == 1
+    await hub.flights.aclose()
+    books = await settled(hub)
+    assert (books["consumed"], books["served"], books["unserved"]) == (TOKENS, 2 * TOKENS, 0)
+
+
 # While the answer is stored
 
 

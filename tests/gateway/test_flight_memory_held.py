@@ -22,6 +22,8 @@ from tests.support.live import FORMS, SSE, call, gate, holding, listening, settl
 from tests.support.traffic import fixed, outcome, until
 from tests.support.upstream import Reply, Upstream, chat_answer, chat_chunks, free_port, sse, upstream
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 OURS = (Flight, Fill, Listener, Visit, Ask, Call, ApiError, BackendError)
 LARGE = "a large body " * 10_000
