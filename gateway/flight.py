@@ -164,7 +164,8 @@ class Flight:
                         self.error = error.fresh()
                         return
         except asyncio.CancelledError:
-            self._settle()  # whoever has cancelled it has told the listeners
+            if self.filled is None:
+                self._settle()  # whoever has cancelled it has told the listeners
         except Exception as error:
             log.error(
                 "unexpected error", request_id=self.leader.decision.id, kind=type(error).__name__, where=where(error)
