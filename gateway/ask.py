@@ -9,11 +9,11 @@ import msgspec
 from backends.base import Backend, Call
 from cache.scope import Scope
 from gateway.asgi import Headers
-from gateway.auth import Principal
 from gateway.cacheability import request_reason
 from gateway.directives import Directives, read_directives
 from gateway.errors import bad_request
 from gateway.normalize import Api, canonical, request_key
+from gateway.principal import Principal
 from gateway.snapshot import Endpoint, Snapshot
 from gateway.strict_json import parse_object
 

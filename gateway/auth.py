@@ -6,26 +6,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from urllib.parse import urlsplit
 
-from gateway.config import Auth, Role, is_loopback
+from gateway.config import Auth, is_loopback
 from gateway.errors import ApiError
+from gateway.principal import OPEN, Principal
 
 MAX_TOKEN = 8 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    tenant: str
-    user: str
-    permissions: frozenset[str] = frozenset()
-    role: Role = "member"
-
-    @property
-    def is_admin(self) -> bool:
-        return self.role == "admin"
-
-
-OPEN = Principal("default", "anonymous", role="admin")
-"""Everybody, where `auth.required` is false: loopback only, and everything is open there."""
 
 
 @dataclass(frozen=True, slots=True)

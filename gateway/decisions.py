@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from gateway.auth import Principal
+from gateway.principal import Principal
 
 Outcome = Literal["exact", "semantic", "joined", "stale", "miss", "bypass"]
 

@@ -20,11 +20,11 @@ from blake3 import blake3
 
 from cache.stores.memory import MemoryStore, Slot
 from gateway.asgi import App, Disconnected, Headers, Receive, Scope, Send, read_body, read_headers, send_error
-from gateway.auth import Principal
 from gateway.decisions import Decision, Tier, new_request_id
 from gateway.directives import HEADERS as DIRECTIVE_HEADERS
 from gateway.errors import ApiError
 from gateway.heads import JSON, PRIVATE, SSE, Header, decision_headers, header_text, reuse, saved_value
+from gateway.principal import Principal
 from gateway.recorder import Recorder
 from gateway.snapshot import Snapshot
 

@@ -12,11 +12,11 @@ from cache.entry import Entry
 from cache.match import Match
 from cache.stores.base import StoreUnavailable
 from gateway.asgi import read_headers
-from gateway.auth import Principal
 from gateway.config.units import parse_duration
 from gateway.errors import ApiError, bad_request, shorten
 from gateway.front import INCOMING
 from gateway.metrics import render
+from gateway.principal import Principal
 from gateway.strict_json import parse_object
 
 if TYPE_CHECKING:

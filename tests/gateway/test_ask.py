@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from backends.base import Call
 from gateway.ask import Ask, understand
-from gateway.auth import Principal
 from gateway.config.load import parse_config
 from gateway.errors import ApiError
 from gateway.fleet import build
+from gateway.principal import Principal
 from gateway.snapshot import Snapshot
 from tests.gateway.values import attempt, few, json_values, some
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth import MAX_TOKEN, OPEN, Authenticator, Principal
+from gateway.auth import MAX_TOKEN, Authenticator
 from gateway.config import Auth
 from gateway.config.keys import hash_key
 from gateway.errors import ApiError
+from gateway.principal import OPEN, Principal
 from tests.gateway.values import some
 
 ALICE = "rf-alice-key-0123456789"

@@ -1,8 +1,8 @@
 import json
 import re
 
-from gateway.auth import Principal
 from gateway.decisions import Decision, Ring, Tier, new_request_id
+from gateway.principal import Principal
 
 
 def decision(id: str = "req_1") -> Decision:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from cache.entry import Cost, Usage
 from cache.stores.memory import Slot
-from gateway.auth import Principal
 from gateway.decisions import Decision, Tier
 from gateway.front import Replay
 from gateway.heads import decision_headers, reuse, saved_value
+from gateway.principal import Principal
 from tests.contract.stores import START, make_entry
 from tests.gateway.values import some
 

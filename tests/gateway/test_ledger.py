@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.entry import Cost, Usage
-from gateway.auth import Principal
 from gateway.decisions import Decision
 from gateway.ledger import MAX_CODES, Ledger
+from gateway.principal import Principal
 from gateway.recorder import Recorder
 from tests.gateway.values import some
 

@@ -5,10 +5,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache.stores.base import StoreStats
-from gateway.auth import Principal
 from gateway.decisions import Decision
 from gateway.ledger import Ledger
 from gateway.metrics import render
+from gateway.principal import Principal
 
 
 def decision(**fields: Any) -> Decision:
