@@ -66,8 +66,9 @@ class Entry:
         """Whole seconds since the answer was made, never negative (clocks may step back)."""
         return max(0, int(now - self.created))
 
-    def with_expiry(self, expires: float, keep_until: float) -> Self:
-        return replace(self, expires=expires, keep_until=max(expires, keep_until))
+    def stale_from(self, instant: float) -> Self:
+        """The same, its life cut off at that instant. How long it may be kept as a stale one stays as it was."""
+        return replace(self, expires=instant, keep_until=instant + (self.keep_until - self.expires))
 
 
 ENTRY_OVERHEAD = 1024

@@ -5,8 +5,10 @@ slow, full or dead costs a miss. Whatever was purged while an answer was being m
 before the upstream call, `put(entry, since=mark)` after.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from cache.entry import Entry
 from cache.match import Match
@@ -15,6 +17,25 @@ from cache.stores.base import Store, StoreStats, StoreUnavailable
 from cache.stores.memory import MemoryStore, Slot
 
 REMEMBERED_PURGES = 1024
+MAX_BANS = 256
+"""Purges that the store could not do; beyond that the oldest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ban:
+    """What the store was to give up and may not have: not used any more, as far as it was made when the purge began."""
+
+    number: int
+    match: Match
+    soft: bool
+    began: float
+
+    def forbids(self, entry: Entry) -> bool:
+        return entry.created <= self.began and self.match.accepts(entry)
+
+    def is_covered_by(self, later: "_Ban") -> bool:
+        """Whether the later purge was to do all that this one was."""
+        return later.match == self.match and later.number > self.number and (self.soft or not later.soft)
 
 
 class ExactCache:
@@ -27,9 +48,12 @@ class ExactCache:
         self._purges: deque[tuple[int, Match]] = deque(maxlen=REMEMBERED_PURGES)
         self._count = 0
         self._under_way: set[int] = set()
+        self._bans: list[_Ban] = []
+        self._now: Callable[[], float] = time.time
 
     async def open(self, url: str, *, max_bytes: int, now: Callable[[], float]) -> None:
         """Put the store that `url` names behind the front. Raises StoreError."""
+        self._now = now
         self._store = await open_store(url, max_bytes=max_bytes, max_entry=self.max_entry, now=now)
 
     def mark(self) -> int:
@@ -50,8 +74,10 @@ class ExactCache:
         # A newer answer may have come meanwhile.
         if (slot := self.front.peek(key)) is not None or entry is None or self.purged(entry, since=mark):
             return slot
+        if any(ban.forbids(entry) for ban in self._bans):
+            return None
         # What does not fit in front is served all the same.
-        return self.front.keep(entry) or Slot(entry)
+        return self.front.keep(entry) or self.front.slot(entry)
 
     async def put(self, entry: Entry, *, since: int) -> str | None:
         """Keep an answer. Returns why it was not kept, or None."""
@@ -73,24 +99,35 @@ class ExactCache:
             return True  # more purges than we remember: better a miss than an answer that was to go
         return any(n > since and match.accepts(entry) for n, match in reversed(self._purges))
 
-    async def purge(self, match: Match, *, dry_run: bool = False) -> int:
-        """Remove what matches from both layers and from answers still being made. Raises StoreUnavailable when the
-        store could not do it: the front is clean by then, but the answers may come back from the store."""
+    async def purge(self, match: Match, *, soft: bool = False, dry_run: bool = False) -> int:
+        """Remove what matches from both layers and from answers still being made; with `soft`, end the life of what is
+        kept. Raises StoreUnavailable when the store could not do it: what it holds of them is not used any more, but
+        another process may find it there."""
         if dry_run:
-            return await self._purge_layers(match, dry_run=True)
+            return await self._purge_layers(match, soft=soft, dry_run=True)
         self._count = number = self._count + 1
         self._purges.append((number, match))
         self._under_way.add(number)
+        ban = _Ban(number, match, soft, self._now())
         try:
-            return await self._purge_layers(match, dry_run=False)
+            purged = await self._purge_layers(match, soft=soft, dry_run=False)
+        except BaseException:
+            # Also when it takes too long, or whoever wanted it is gone: it may still be done, or never.
+            self._bans = [*self._bans_beside(ban), ban][-MAX_BANS:]
+            raise
         finally:
             self._under_way.discard(number)
+        self._bans = self._bans_beside(ban)
+        return purged
 
-    async def _purge_layers(self, match: Match, *, dry_run: bool) -> int:
-        in_front = await self.front.purge(match, dry_run=dry_run)
+    def _bans_beside(self, later: _Ban) -> list[_Ban]:
+        return [ban for ban in self._bans if not ban.is_covered_by(later)]
+
+    async def _purge_layers(self, match: Match, *, soft: bool, dry_run: bool) -> int:
+        in_front = await self.front.purge(match, soft=soft, dry_run=dry_run)
         if self._store is None:
             return in_front
-        return max(in_front, await self._store.purge(match, dry_run=dry_run))
+        return max(in_front, await self._store.purge(match, soft=soft, dry_run=dry_run))
 
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:
         source: Store = self.front if self._store is None else self._store

@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import structlog
 from fastapi import FastAPI
 
-from backends.base import Backend, State
+from backends.base import Backend
+from backends.base import State as BackendState
 from cache.exact import ExactCache
 from cache.stores.memory import MemoryStore
 from gateway.api import routes
@@ -19,10 +21,17 @@ from gateway.fill import Kitchen
 from gateway.fleet import Fleet
 from gateway.flights import Flights
 from gateway.front import Front
+from gateway.identity import Identity
 from gateway.pipeline import Pipeline
 from gateway.prices import load_catalogue
 from gateway.recorder import Recorder
 from gateway.snapshot import Snapshot
+from gateway.state import State, StateError, state_path
+
+COUNTERS_EVERY = 10.0
+"""Seconds between two writings of what is used of the limits: so much of it may be lost when the process is killed."""
+
+log = structlog.get_logger("refrain")
 
 
 class Gateway:
@@ -35,7 +44,10 @@ class Gateway:
         self.cache = ExactCache(front, max_entry=config.store.max_entry)
         self._fleet = Fleet()
         self._generation = 0
-        self._snapshot = Snapshot.of(config, 0, {})
+        self.identity = Identity(clock)
+        self.state: State
+        self._counting: asyncio.Task[None]
+        self._snapshot = Snapshot.of(config, 0, {}, self.identity.authenticator(config.auth))
         self.flights = Flights(Kitchen(self.cache, clock, self.snapshot), self.recorder)
         self.pipeline = Pipeline(self.cache, self.flights, self.recorder, self.snapshot, clock)
 
@@ -44,20 +56,24 @@ class Gateway:
         return self._snapshot
 
     async def start(self) -> None:
-        """Raises StoreError where there can be no store."""
+        """Raises StoreError or StateError where there can be no store."""
         config = self._snapshot.config
+        self.state = await State.open(state_path(config.store.url, config.store.durable_url))
+        await self.identity.open(self.state)
         await asyncio.to_thread(load_catalogue)
         await self.cache.open(config.store.url, max_bytes=config.store.max_bytes, now=self.clock)
         await self.apply(config)
+        self._counting = asyncio.create_task(self._keep_counters())
 
     async def apply(self, config: Config) -> None:
         """Put a configuration in force, atomically: a request sees the old one or the new one, never both."""
         backends: Mapping[str, Backend] = await self._fleet.apply(config)
+        await self.identity.prepare(config.auth)
         self.recorder.ring.resize(config.decisions.ring)
         self._generation += 1
-        self._snapshot = Snapshot.of(config, self._generation, backends)
+        self._snapshot = Snapshot.of(config, self._generation, backends, self.identity.authenticator(config.auth))
 
-    def backends(self) -> dict[str, State]:
+    def backends(self) -> dict[str, BackendState]:
         return {name: b.state() for name, b in self._snapshot.backends.items()}
 
     def starting(self) -> dict[str, str]:
@@ -66,8 +82,23 @@ class Gateway:
 
     async def stop(self) -> None:
         await self.flights.aclose()
+        self._counting.cancel()
         await self._fleet.aclose()
+        await self.identity.aclose()
         await self.cache.aclose()
+        await self._save_counters()
+        await self.state.aclose()
+
+    async def _keep_counters(self) -> None:
+        while True:
+            await asyncio.sleep(COUNTERS_EVERY)
+            await self._save_counters()
+
+    async def _save_counters(self) -> None:
+        try:
+            await self.state.save_counters(self.identity.meters.windows.rows())
+        except StateError as error:
+            log.warning("the use of limits could not be written", reason=str(error))
 
 
 def create_app(

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from backends.base import Backend, Call
+from cache.freshness import Life
 from cache.scope import Scope
 from gateway.asgi import Headers
 from gateway.cacheability import request_reason
@@ -16,6 +17,7 @@ from gateway.normalize import Api, canonical, request_key
 from gateway.principal import Principal
 from gateway.snapshot import Endpoint, Snapshot
 from gateway.strict_json import parse_object
+from gateway.volatile import about_now
 
 PATHS: dict[Api, str] = {"chat": "chat/completions", "completions": "completions"}
 PASSED_ON = (b"anthropic-version", b"anthropic-beta", b"openai-beta")
@@ -29,7 +31,8 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """`bypass` is why no cache may be used (None: they may); `form` is the wire form that the client asked for."""
+    """`life` is how long its answer lives, None where none is kept; `bypass` is why no cache may be used (None: they
+    may); `form` is the wire form that the client asked for."""
 
     principal: Principal
     endpoint: Endpoint
@@ -42,6 +45,7 @@ class Ask:
     backend: Backend
     scope: Scope
     key: bytes
+    life: Life | None
     headers: tuple[tuple[str, str], ...]
     query: str
     bypass: str | None
@@ -101,6 +105,7 @@ def understand(
         backend=backend,
         scope=scope,
         key=key,
+        life=_life(endpoint, api, body),
         headers=passed_on,
         query=query,
         bypass=_bypass(endpoint, directives, body),
@@ -112,6 +117,12 @@ def _readable(name: bytes, value: bytes) -> str:
     if not (text.isascii() and text.isprintable()):
         raise bad_request(f"{name.decode()} holds characters other than printable ASCII.", param=name.decode())
     return text
+
+
+def _life(endpoint: Endpoint, api: Api, body: dict[str, Any]) -> Life | None:
+    if endpoint.life == endpoint.short_life or not about_now(api, body):
+        return endpoint.life
+    return endpoint.short_life
 
 
 def _bypass(endpoint: Endpoint, directives: Directives, body: dict[str, Any]) -> str | None:

@@ -1,47 +1,109 @@
-"""Who asks: credentials -> principal. Keys are kept as digests only, and a request field never chooses a principal."""
+"""Who asks: credentials -> principal. Keys are kept as digests only, and a request field never chooses a principal,
+except through a key that may delegate."""
 
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from math import inf
 from urllib.parse import urlsplit
 
-from gateway.config import Auth, is_loopback
+from gateway.config import is_loopback
 from gateway.errors import ApiError
-from gateway.principal import OPEN, Principal
+from gateway.jwks import SigningKeys
+from gateway.limits import Meter
+from gateway.principal import ON_BEHALF, OPEN, Principal, on_behalf
+from gateway.tokens import Tokens, Verified, looks_like_jwt
 
 MAX_TOKEN = 8 * 1024
 
 
+class Key:
+    """An API key that is known here. It is good until it is revoked."""
+
+    __slots__ = ("delegate", "digest", "meter", "principal", "revoked")
+    until = inf
+
+    def __init__(
+        self, digest: bytes, principal: Principal, *, delegate: bool = False, meter: Meter | None = None
+    ) -> None:
+        self.digest = digest
+        self.principal = principal
+        self.delegate = delegate
+        self.meter = meter
+        self.revoked = False
+
+    def good(self) -> bool:
+        return not self.revoked
+
+
+class Token:
+    """A verified token: good until its wall-clock end, while the provider stands by the keys that signed it."""
+
+    __slots__ = ("_keys", "_version", "principal", "until")
+    delegate = False
+    meter: Meter | None = None
+
+    def __init__(self, verified: Verified, keys: SigningKeys) -> None:
+        self.principal = verified.principal
+        self.until = verified.until
+        self._version = verified.version
+        self._keys = keys
+
+    def good(self) -> bool:
+        return self._version == self._keys.version
+
+
+Credential = Key | Token
+
+ANYBODY = Key(b"", OPEN)
+"""No credential, where none is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """Who asks, and by which credential: the holder of the credential, or whom the holder speaks for."""
+
+    principal: Principal
+    credential: Credential
+
+
 @dataclass(frozen=True, slots=True)
 class Authenticator:
-    """`principal` takes the headers of a request, names in lower case, repeated ones joined by ", "."""
+    """`enter` takes the headers of a request, names in lower case, repeated ones joined by ", "."""
 
     required: bool
-    keys: Mapping[bytes, tuple[bytes, Principal]] = field(repr=False)  # SHA-256 of the key -> (the same, who it is)
+    keys: Mapping[bytes, Key] = field(repr=False)  # by the SHA-256 of their text
+    tokens: Tokens | None = field(repr=False, default=None)
 
-    @classmethod
-    def of(cls, config: Auth) -> "Authenticator":
-        keys = {k.digest: (k.digest, Principal(k.tenant, k.user, k.permissions, k.role)) for k in config.keys}
-        return cls(bool(config.required), keys)
-
-    def principal(self, headers: Mapping[bytes, bytes]) -> Principal:
-        """Raises ApiError 401; its text never repeats what was sent."""
-        token = _token(headers.get(b"authorization"), headers.get(b"x-api-key"), strict=self.required)
-        if token is not None and (found := self._find(token)) is not None:
-            return found
+    async def enter(self, headers: Mapping[bytes, bytes]) -> Entrant:
+        """Raises ApiError 401, 403, 503, or 400 for a delegation that cannot be read; its text never repeats what was
+        sent."""
+        presented = _token(headers.get(b"authorization"), headers.get(b"x-api-key"), strict=self.required)
+        if presented is not None and (key := self._find(presented)) is not None:
+            header = headers.get(ON_BEHALF) if key.delegate else None
+            return Entrant(key.principal if header is None else on_behalf(key.principal, header), key)
+        if presented is not None and self.tokens is not None and looks_like_jwt(presented):
+            try:
+                verified = await self.tokens.verify(presented)
+                return Entrant(verified.principal, Token(verified, self.tokens.keys))
+            except ApiError:
+                if self.required:
+                    raise
         if not self.required:
             _check_local(headers)
-            return OPEN
-        if token is None:
+            return Entrant(OPEN, ANYBODY)
+        if presented is None:
             raise _refused("No API key given: send it as `Authorization: Bearer KEY`.", "missing_api_key")
         raise _refused("This API key is not valid here.", "invalid_api_key")
 
-    def _find(self, token: bytes) -> Principal | None:
+    def _find(self, token: bytes) -> Key | None:
         # The look-up goes by the digest, so its timing tells nothing about a key; hmac has the last word all the same.
         digest = sha256(token).digest()
         known = self.keys.get(digest)
-        return known[1] if known is not None and hmac.compare_digest(known[0], digest) else None
+        if known is None or not hmac.compare_digest(known.digest, digest):
+            return None
+        return known if known.good() else None
 
 
 def _check_local(headers: Mapping[bytes, bytes]) -> None:

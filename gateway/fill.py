@@ -71,7 +71,7 @@ class Kitchen:
 
 class Fill:
     """The call for one request. `whole`: the answer is there; `usage` and `cost` are what the call is known to have
-    taken, also when it failed."""
+    taken, also when it failed; `charged` is what counts against limits."""
 
     def __init__(self, kitchen: Kitchen, visit: Visit, ask: Ask) -> None:
         self._kitchen = kitchen
@@ -83,8 +83,10 @@ class Fill:
         self._mark = kitchen.cache.mark()
         # An answer is as old as the call that made it (RFC 9111, 4.2.3 counts the response delay too).
         self._draft = _draft(visit, ask, kitchen.clock())
+        self._heard = 0  # events, each about a token
         self.usage = Usage()
         self.cost = Cost()
+        self.charged: tuple[int, float] = (0, 0.0)  # tokens, USD
         self.upstream_id = ""
 
     @property
@@ -97,9 +99,11 @@ class Fill:
         return self._draft.age(self._kitchen.clock())
 
     def outdated(self) -> bool:
-        """Has a purge, or a new configuration, met the answer that is being made?"""
+        """Has a purge, a new configuration, or the end of its day met the answer that is being made?"""
+        life = self._ask.life
         return (
-            self._kitchen.cache.purged(self._draft, since=self._mark)
+            (life is not None and life.turned(self.made, self._kitchen.clock()))
+            or self._kitchen.cache.purged(self._draft, since=self._mark)
             or self._kitchen.current().generation != self._visit.snapshot.generation
         )
 
@@ -121,6 +125,7 @@ class Fill:
     async def _whole(self, reply: Reply) -> Filled:
         raw, answer = await read_answer(reply)
         self._ended = True
+        self._heard = len(raw) // 4
         if answer.get("error"):
             raise stream_error(answer, self._ask.backend)
         return await self._keep(raw, answer, streamed=False)
@@ -166,6 +171,7 @@ class Fill:
             if chunk.get("error"):
                 return number
             assembler.add(chunk)
+            self._heard += 1
         return len(events)
 
     async def _complete(self, assembler: Assembler) -> Filled:
@@ -200,7 +206,15 @@ class Fill:
         ms = (perf_counter() - self._begun) * 1000
         hourly = config.backends[ask.backend.name].hourly_cost
         self.usage = usage_of(answer)
-        self.cost = Cost(ms, call_cost(ask.model, self.usage, ms, prices=config.prices, hourly_cost=hourly))
+
+        def price(usage: Usage) -> float | None:
+            return call_cost(ask.model, usage, ms, prices=config.prices, hourly_cost=hourly)
+
+        self.cost = Cost(ms, price(self.usage))
+        # A backend reports its usage last, so whoever leaves before that would have everything for nothing. An event
+        # is about a token, and a token about four bytes of a prompt.
+        taken = self.usage if self.usage.total else Usage(len(ask.raw) // 4, self._heard) if self._heard else Usage()
+        self.charged = (taken.total, price(taken) or 0.0)
 
 
 def servable(ask: Ask, filled: Filled) -> bool:
@@ -210,9 +224,9 @@ def servable(ask: Ask, filled: Filled) -> bool:
 
 def _draft(visit: Visit, ask: Ask, made: float) -> Entry:
     """The entry-to-be, without what is not known before the answer."""
-    life, asked_ttl = ask.endpoint.life, ask.directives.ttl
-    ttl, keep = (life.ttl, life.keep) if life is not None else (0.0, 0.0)
-    expires = made + min(ttl, asked_ttl if asked_ttl is not None else inf)
+    life, asked_ttl = ask.life, ask.directives.ttl
+    end, keep = (life.end(made), life.keep) if life is not None else (made, 0.0)
+    expires = min(end, made + (inf if asked_ttl is None else asked_ttl))
     return Entry(
         key=ask.key,
         scope=ask.scope.digest(),

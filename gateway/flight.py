@@ -206,6 +206,7 @@ class Flight:
         fill = self.fill
         if fill.cost.ms:
             self._recorder.charge(self.leader.decision, fill.usage, fill.cost)
+            self.leader.charge(*fill.charged)
 
     def _finish(self) -> None:
         if self.ended:

@@ -1,12 +1,13 @@
 """The outermost ASGI callable: byte-identical hits, without parsing anything.
 
-A request that was answered before and comes again byte for byte (credentials, path, query, body) finds its answer by
-one digest. That is only right while nothing else could change the answer, so:
+A request that was answered before and comes again byte for byte (credentials, whom they speak for, path, query, body)
+finds its answer by one digest. That is only right while nothing else could change the answer, so:
 
 - a header that changes behaviour (`BEHAVIOUR`) sends the request the long way, and so does a body whose `cache`
   object does: such requests are never given an alias;
 - an alias holds for one policy generation: a changed configuration, a revoked key, another TTL end it at once;
-- the principal's credentials may expire, and the entry's life ends, on the byte-identical path as on the long one;
+- the credential may expire or be revoked, its limits may be used up, and the entry's life ends, on the byte-identical
+  path as on the long one;
 - what is purged or evicted takes its aliases with it (cache.stores.memory).
 
 Bodies of all POST requests are read here, bounded, whichever route they go to.
@@ -20,21 +21,22 @@ from blake3 import blake3
 
 from cache.stores.memory import MemoryStore, Slot
 from gateway.asgi import App, Disconnected, Headers, Receive, Scope, Send, read_body, read_headers, send_error
+from gateway.auth import Credential
 from gateway.decisions import Decision, Tier, new_request_id
 from gateway.directives import HEADERS as DIRECTIVE_HEADERS
 from gateway.errors import ApiError
 from gateway.heads import JSON, PRIVATE, SSE, Header, decision_headers, header_text, reuse, saved_value
-from gateway.principal import Principal
+from gateway.principal import ON_BEHALF, Principal
 from gateway.recorder import Recorder
 from gateway.snapshot import Snapshot
 
 BEHAVIOUR = DIRECTIVE_HEADERS | {
-    *(b"prefer", b"content-encoding", b"x-refrain-on-behalf"),
+    *(b"prefer", b"content-encoding"),
     *(b"anthropic-version", b"anthropic-beta", b"openai-beta"),
     b"origin",  # a browser's page asks: gateway.auth has its say first
 }
 INCOMING = "refrain.incoming"
-_lengths = Struct("<6Q").pack
+_lengths = Struct("<7Q").pack
 SHORT_LENGTH = 5
 """Digits of a Content-Length up to which a body is read before it is known who sends it: below 100 kB."""
 HIT: tuple[bytes, bytes] = (b"x-refrain-cache", b"exact")
@@ -53,31 +55,39 @@ class Incoming:
 
 class Replay:
     """What an alias leads to, beside the entry: all that does not change from hit to hit. From `until` on the long way
-    has to be gone: the entry's life is over at `expires`, and from its soft end on another answer is to be fetched."""
+    has to be gone: the entry's life is over at `expires`, from its soft end on another answer is to be fetched, and a
+    token ends. `deadline` is the same by perf_counter(), which nobody sets back."""
 
-    __slots__ = ("api", "endpoint", "expires", "form", "generation", "head", "key", "model", "principal", "until")
+    __slots__ = (
+        *("api", "credential", "deadline", "endpoint", "expires", "form", "generation", "head", "key", "model"),
+        *("principal", "until"),
+    )
 
     def __init__(
         self,
         *,
         generation: int,
         principal: Principal,
+        credential: Credential,
         endpoint: str,
         api: str,
         model: str,
         form: str,
         expires: float,
         until: float,
+        deadline: float,
         slot: Slot,
     ) -> None:
         self.generation = generation
         self.principal = principal
+        self.credential = credential
         self.endpoint = endpoint
         self.api = api
         self.model = model
         self.form = form
         self.expires = expires
         self.until = until
+        self.deadline = deadline
         self.key = slot.entry.key
         entry = slot.entry
         head: list[Header] = [JSON if form == "json" else SSE, PRIVATE, HIT]
@@ -119,7 +129,7 @@ class Front:
             length = headers.get(b"content-length", b"")
             if not length.isdigit() or len(length) > SHORT_LENGTH:
                 # Nobody's large body is worth reading. (Of small ones the long way, or the alias, finds out.)
-                snapshot.auth.principal(read_headers(scope))
+                await snapshot.auth.enter(read_headers(scope))
             body = await read_body(headers, receive, snapshot.config.server.max_body)
         except ApiError as error:
             await self._refuse(error, started, send)
@@ -135,7 +145,14 @@ class Front:
                 replay: Replay = found[0]
                 entry = found[1].entry
                 answer = entry.body if replay.form == "json" else found[1].rendered.get(replay.form)
-                if answer is not None and replay.generation == snapshot.generation and now < replay.until:
+                if (
+                    answer is not None
+                    and replay.generation == snapshot.generation
+                    and now < replay.until
+                    and started < replay.deadline
+                    and replay.credential.good()
+                    and ((meter := replay.credential.meter) is None or meter.take())
+                ):
                     await self._hit(replay, found[1], answer, now, started, send)
                     return
         scope[INCOMING] = Incoming(body, alias, started)
@@ -167,6 +184,8 @@ class Front:
             (b"server-timing", b"exact;dur=%.2f" % took),
             (b"x-request-id", decision.id.encode()),
         ]
+        if replay.credential.meter is not None:
+            headers += replay.credential.meter.headers()
         self._finish(decision, started)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -183,6 +202,7 @@ def alias_of(headers: Headers, path: str, query: bytes, body: bytes) -> bytes:
     parts = (
         get(b"authorization", b""),
         get(b"x-api-key", b""),
+        get(ON_BEHALF, b""),
         get(b"host", b""),
         get(b"content-type", b""),
         path.encode(),

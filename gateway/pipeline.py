@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 
 import structlog
 
 from cache.exact import ExactCache
 from cache.freshness import Verdict, expires_at, judge, refresh_at
-from cache.stores.memory import Slot
+from cache.stores.memory import STEP, Slot
 from gateway.asgi import Disconnected, Outlet, Receive, Scope, Send, read_headers
 from gateway.ask import Ask, understand
 from gateway.decisions import Decision, new_request_id
@@ -24,7 +24,7 @@ from gateway.flight import stopping
 from gateway.flights import Flights
 from gateway.forms import stored_form
 from gateway.front import INCOMING, Incoming, Replay
-from gateway.heads import decision_headers, reuse
+from gateway.heads import reuse
 from gateway.logs import where
 from gateway.normalize import Api
 from gateway.recorder import Recorder
@@ -75,9 +75,14 @@ class Pipeline:
     async def _answer(self, visit: Visit, api: Api, name: str, scope: Scope, receive: Receive) -> None:
         d, snapshot, raw = visit.decision, visit.snapshot, visit.incoming.body
         headers = read_headers(scope)
-        d.principal = snapshot.auth.principal(headers)
+        entrant = await snapshot.auth.enter(headers)
+        d.principal, visit.credential = entrant.principal, entrant.credential
         endpoint = snapshot.endpoint(name)
         d.endpoint = endpoint.name
+        endpoint.admit(entrant.principal)
+        meter = entrant.credential.meter
+        if meter is not None and not meter.take():
+            raise meter.refusal()
         at = visit.phase("auth", visit.incoming.started)
 
         arguments = (api, raw, headers, scope["query_string"].decode("latin-1"), endpoint, d.principal, snapshot)
@@ -101,7 +106,7 @@ class Pipeline:
 
     async def _reuse(self, visit: Visit, ask: Ask) -> bool:
         """Answer from the exact tier if it may and can."""
-        d, asked, life = visit.decision, ask.directives, ask.endpoint.life
+        d, asked, life = visit.decision, ask.directives, ask.life
         if ask.bypass is not None or life is None:
             d.outcome = "bypass"
             visit.tier("exact", "skipped", ask.bypass)
@@ -116,7 +121,7 @@ class Pipeline:
         if slot is None:
             visit.tier("exact", "miss")
             return False
-        now = self.clock()
+        now = slot.now(self.clock(), monotonic())
         verdict = judge(slot.entry, life, now, max_age=asked.max_age, max_stale=asked.max_stale)
         if not verdict.usable:
             visit.tier("exact", "miss", verdict.why)
@@ -126,7 +131,7 @@ class Pipeline:
         if verdict.refresh and not asked.only_if_cached:
             self.flights.refresh(visit, ask, slot.entry)
         elif not verdict.stale:
-            self._learn(visit, ask, slot)
+            self._learn(visit, ask, slot, now)
         why = "stale_while_revalidate" if verdict.stale and verdict.refresh else None
         await self._serve(visit, ask, slot, verdict, now, why)
         return True
@@ -140,12 +145,12 @@ class Pipeline:
 
     async def _instead(self, visit: Visit, ask: Ask) -> bool:
         """After a failure of the backend: serve the stale answer that was found on the way, if it still may be."""
-        if visit.spare is None or ask.endpoint.life is None:
+        if visit.spare is None or ask.life is None:
             return False
         if self.cache.purged(visit.spare.entry, since=visit.mark):
             return False
-        now = self.clock()
-        verdict = judge(visit.spare.entry, ask.endpoint.life, now, max_age=ask.directives.max_age)
+        now = visit.spare.now(self.clock(), monotonic())
+        verdict = judge(visit.spare.entry, ask.life, now, max_age=ask.directives.max_age)
         if not verdict.on_error:
             return False
         visit.decision.tiers = ()  # what the tier said before the failure
@@ -157,22 +162,25 @@ class Pipeline:
         if filled.slot is not None:
             if visit.decision.outcome == "miss":  # one is enough to prepare what the next ones will be sent
                 await stored_form(self.cache.front, ask, filled.slot)
-            self._learn(visit, ask, filled.slot)
+            self._learn(visit, ask, filled.slot, filled.slot.now(self.clock(), monotonic()))
 
-    def _learn(self, visit: Visit, ask: Ask, slot: Slot) -> None:
+    def _learn(self, visit: Visit, ask: Ask, slot: Slot, now: float) -> None:
         """Let the same bytes come the short way next time."""
-        alias, life = visit.incoming.alias, ask.endpoint.life
-        if alias is None or life is None or not ask.plain:
+        alias, life, credential = visit.incoming.alias, ask.life, visit.credential
+        if alias is None or life is None or credential is None or not ask.plain:
             return
+        until = min(refresh_at(slot.entry, life), credential.until)
         replay = Replay(
             generation=visit.snapshot.generation,
             principal=ask.principal,
+            credential=credential,
             endpoint=ask.endpoint.name,
             api=ask.api,
             model=ask.model,
             form=ask.form,
             expires=expires_at(slot.entry, life),
-            until=refresh_at(slot.entry, life),
+            until=until,
+            deadline=perf_counter() + until - now + STEP,
             slot=slot,
         )
         self.cache.front.alias(alias, slot, replay, Replay.SIZE)
@@ -187,4 +195,4 @@ class Pipeline:
             await outlet.write(event(error.body()), last=True)
             return
         d.status = error.status
-        await outlet.error(error, decision_headers(d))
+        await outlet.error(error, visit.head())

@@ -1,15 +1,18 @@
 """One immutable view of the configuration, compiled for use. A request takes one and keeps it from beginning to end."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from zoneinfo import ZoneInfo
 
 from backends.base import Backend
 from cache.framing import digest
 from cache.freshness import Life
 from gateway.auth import Authenticator
-from gateway.config import Config, backend_for
+from gateway.config import Config, Retriever, backend_for
 from gateway.config import Endpoint as EndpointConfig
 from gateway.errors import ApiError, shorten
+from gateway.principal import OPEN, Principal
 
 MAX_ROUTES = 1024
 """Names of models whose backend is remembered; clients invent names."""
@@ -17,18 +20,52 @@ MAX_ROUTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A named route's policy. `settings` is the digest of those of its settings that can change an answer."""
+    """A named route's policy. `life` and `short_life` (of answers to prompts about now) are None where the exact tier
+    is off; `tenants` (None: all) and `permissions` (all of them) are what it takes to use it; `settings` is the digest
+    of those of its settings that can change an answer."""
 
     name: str
     config: EndpointConfig
-    life: Life | None  # None: the exact tier is off
+    life: Life | None
+    short_life: Life | None
+    tenants: frozenset[str] | None
+    permissions: frozenset[str]
     settings: bytes
 
     @classmethod
-    def of(cls, name: str, config: EndpointConfig) -> "Endpoint":
-        exact = config.cache.exact
-        life = None if exact is None else Life(exact.ttl, exact.stale_if_error, exact.stale_while_revalidate)
-        return cls(name, config, life, digest("refrain.settings.1", [config.normalize.encode()]))
+    def of(cls, name: str, config: EndpointConfig, retrievers: Mapping[str, Retriever]) -> "Endpoint":
+        life = _life(config)
+        tenants = [config.allow.tenants]
+        if config.retrieval is not None:
+            # Whoever may not see the documents may not ask about them.
+            tenants.append(retrievers[config.retrieval.retriever].tenants)
+        named = [t for t in tenants if t]
+        return cls(
+            name,
+            config,
+            life,
+            life and replace(life, ttl=min(life.ttl, config.volatile_ttl)),
+            frozenset.intersection(*named) if named else None,
+            config.allow.permissions,
+            digest("refrain.settings.1", [config.normalize.encode()]),
+        )
+
+    def admit(self, principal: Principal) -> None:
+        """Raises ApiError 403 for who may not use this endpoint."""
+        if principal is OPEN or (
+            (self.tenants is None or principal.tenant in self.tenants) and self.permissions <= principal.permissions
+        ):
+            return
+        message = f"You may not use the endpoint {shorten(self.name)!r}."
+        raise ApiError(403, message, code="endpoint_not_allowed")
+
+
+def _life(config: EndpointConfig) -> Life | None:
+    exact = config.cache.exact
+    if exact is None:
+        return None
+    zone = ZoneInfo(config.time_zone) if config.time_zone is not None else UTC
+    return Life(exact.ttl, exact.stale_if_error, exact.stale_while_revalidate, config.valid, zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +80,9 @@ class Snapshot:
     _routes: dict[str, str] = field(default_factory=dict, repr=False, compare=False)  # model -> backend, as found
 
     @classmethod
-    def of(cls, config: Config, generation: int, backends: Mapping[str, Backend]) -> "Snapshot":
-        endpoints = {name: Endpoint.of(name, e) for name, e in config.endpoints.items()}
-        return cls(config, generation, Authenticator.of(config.auth), endpoints, backends)
+    def of(cls, config: Config, generation: int, backends: Mapping[str, Backend], auth: Authenticator) -> "Snapshot":
+        endpoints = {name: Endpoint.of(name, e, config.retrievers) for name, e in config.endpoints.items()}
+        return cls(config, generation, auth, endpoints, backends)
 
     def endpoint(self, name: str) -> Endpoint:
         """Raises ApiError 404."""

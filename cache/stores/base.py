@@ -43,9 +43,10 @@ class Store(Protocol):
         store's whole bound are ignored."""
         ...
 
-    async def purge(self, match: Match, *, dry_run: bool = False) -> int:
+    async def purge(self, match: Match, *, soft: bool = False, dry_run: bool = False) -> int:
         """Remove (or, with `dry_run`, only count) all matching entries, those still on their way to disk
-        included. When it returns no later `get` finds them."""
+        included. When it returns no later `get` finds them. With `soft` those that are fresh become stale instead
+        (`Entry.stale_from`): no later `get` finds them fresh."""
         ...
 
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:

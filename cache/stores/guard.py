@@ -53,8 +53,8 @@ class GuardedStore:
     async def put(self, entry: Entry) -> None:
         await self._guarded(self._deadline, self._store.put, entry)
 
-    async def purge(self, match: Match, *, dry_run: bool = False) -> int:
-        return await self._guarded(SLOW_DEADLINE, self._store.purge, match, dry_run=dry_run)
+    async def purge(self, match: Match, *, soft: bool = False, dry_run: bool = False) -> int:
+        return await self._guarded(SLOW_DEADLINE, self._store.purge, match, soft=soft, dry_run=dry_run)
 
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:
         return await self._guarded(SLOW_DEADLINE, self._store.entries, match, limit=limit)

@@ -28,6 +28,9 @@ FORM_OVERHEAD = 160
 ALIAS_OVERHEAD = 400
 """Bytes charged per alias beyond its payload: digest, pair, places in two tables (measured: 250 to 390)."""
 
+STEP = 1.0
+"""Seconds by which a wall clock has to fall behind to count as set back: the two clocks are not read at one instant."""
+
 SCAN_CHUNK = 1000
 """Entries looked at before the event loop gets a turn: about a millisecond."""
 
@@ -35,24 +38,35 @@ SCAN_CHUNK = 1000
 class Slot:
     """One entry's place in memory: the entry, other wire forms of its answer, its aliases, the bytes of all these.
 
-    Readers may keep a slot as long as they like; only the store changes it.
+    Readers may keep a slot as long as they like; only the store changes it. `wall` and `mono` are the time of its
+    making, by the two clocks.
     """
 
-    __slots__ = ("aliases", "entry", "rendered", "size")
+    __slots__ = ("_mono", "_wall", "aliases", "entry", "rendered", "size")
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, wall: float, mono: float) -> None:
         self.entry = entry
+        self._wall = wall
+        self._mono = mono
         self.rendered: dict[str, bytes] = {}
         self.aliases: dict[bytes, int] = {}  # digest -> bytes charged, the oldest first
         self.size = entry.size + SLOT_OVERHEAD
 
+    def now(self, wall: float, mono: float) -> float:
+        """The time by which its entry ages: the wall clock's, but when that is set back the entry ages on."""
+        return max(wall, self._wall + (mono - self._mono) - STEP)
+
 
 class MemoryStore:
-    """At most `max_bytes` of answers, their rendered forms and their aliases; `now` is the wall clock in seconds."""
+    """At most `max_bytes` of answers, their rendered forms and their aliases; `now` is the wall clock in seconds,
+    `mono` a monotonic one."""
 
-    def __init__(self, max_bytes: int, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, max_bytes: int, *, now: Callable[[], float] = time.time, mono: Callable[[], float] = time.monotonic
+    ) -> None:
         self._max_bytes = max_bytes
         self._now = now
+        self._mono = mono
         self._slots: OrderedDict[bytes, Slot] = OrderedDict()  # the least recently used first
         self._aliases: dict[bytes, tuple[Any, Slot]] = {}
         self._bytes = 0
@@ -83,11 +97,15 @@ class MemoryStore:
             self._corrupt += 1
             self.discard(key)
             return None
-        if entry.keep_until <= (self._now() if now is None else now):
+        if entry.keep_until <= (self._time_of(slot) if now is None else now):
             self.discard(key)
             return None
         self._slots.move_to_end(key)
         return slot
+
+    def slot(self, entry: Entry) -> Slot:
+        """A slot of its own for this entry, outside the store."""
+        return Slot(entry, self._now(), self._mono())
 
     # Changes.
 
@@ -97,7 +115,7 @@ class MemoryStore:
         None when it alone is larger than the bound.
         """
         self.discard(entry.key)
-        slot = Slot(entry)
+        slot = self.slot(entry)
         if slot.size > self._max_bytes:
             return None
         self._slots[entry.key] = slot
@@ -149,11 +167,16 @@ class MemoryStore:
     async def put(self, entry: Entry) -> None:
         self.keep(entry)
 
-    async def purge(self, match: Match, *, dry_run: bool = False) -> int:
+    async def purge(self, match: Match, *, soft: bool = False, dry_run: bool = False) -> int:
         purged = 0
         async for slot in self._matching(match):
+            now = self._time_of(slot)
+            if soft and slot.entry.expires <= now:
+                continue
             purged += 1
-            if not dry_run:
+            if not dry_run and soft:
+                self._stale(slot, now)
+            elif not dry_run:
                 self.discard(slot.entry.key)
         return purged
 
@@ -179,8 +202,17 @@ class MemoryStore:
             if number % SCAN_CHUNK == 0:
                 await asyncio.sleep(0)
             slot = self._slots.get(key)  # may have gone, or been replaced, while others had their turn
-            if slot is not None and slot.entry.keep_until > self._now() and match.accepts(slot.entry):
+            if slot is not None and slot.entry.keep_until > self._time_of(slot) and match.accepts(slot.entry):
                 yield slot
+
+    def _time_of(self, slot: Slot) -> float:
+        return slot.now(self._now(), self._mono())
+
+    def _stale(self, slot: Slot, now: float) -> None:
+        """End its life. Its aliases know of another end, so they go."""
+        slot.entry = slot.entry.stale_from(now)
+        for alias_digest in list(slot.aliases):
+            self._forget_alias(alias_digest)
 
     def _grow(self, slot: Slot, size: int) -> bool:
         """Charge the slot for `size` more bytes, as a use of it; False where it would no longer fit on its own."""

@@ -57,8 +57,8 @@ class SQLiteStore:
     async def put(self, entry: Entry) -> None:
         self._writer.put(entry)
 
-    async def purge(self, match: Match, *, dry_run: bool = False) -> int:
-        return await asyncio.wrap_future(self._writer.purge(match, dry_run=dry_run))
+    async def purge(self, match: Match, *, soft: bool = False, dry_run: bool = False) -> int:
+        return await asyncio.wrap_future(self._writer.purge(match, soft=soft, dry_run=dry_run))
 
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:
         await self.flush()

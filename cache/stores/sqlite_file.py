@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cache.stores.base import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 BUSY_TIMEOUT = 2.0
 """Seconds to wait for a lock that another process holds."""
@@ -34,6 +34,8 @@ CREATE TABLE entries (
     endpoint TEXT NOT NULL,
     model TEXT NOT NULL,
     created REAL NOT NULL,
+    -- These two bind, not those in the value: a soft purge cuts them short.
+    expires REAL NOT NULL,
     keep_until REAL NOT NULL,
     used INTEGER NOT NULL,
     size INTEGER NOT NULL,
@@ -43,7 +45,7 @@ CREATE INDEX entries_used ON entries (used);
 CREATE INDEX entries_keep_until ON entries (keep_until);
 CREATE INDEX entries_created ON entries (created);
 -- All that a purge may ask for, so that it reads this index and not gigabytes of values.
-CREATE INDEX entries_match ON entries (tenant, user, endpoint, model, created, keep_until);
+CREATE INDEX entries_match ON entries (tenant, user, endpoint, model, created, expires, keep_until);
 
 CREATE TABLE labels (
     kind TEXT NOT NULL,

@@ -33,9 +33,10 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Purge:
-    """Remove or count what matches; `done` gets the number once that is on disk."""
+    """Remove, end the life of, or count what matches; `done` gets the number once that is on disk."""
 
     match: Match
+    soft: bool
     dry_run: bool
     done: Future[int] = field(default_factory=Future)
     size = _OP_SIZE

@@ -87,13 +87,16 @@ class Reader:
 
     def _load(self, connection: sqlite3.Connection, key: bytes) -> Entry | None:
         """The entry of the key; a value that is none is removed."""
-        value = table.value_of(connection, key, self._max_body + codec.MAX_FIELDS)
-        if value is None:
+        found = table.value_of(connection, key, self._max_body + codec.MAX_FIELDS)
+        if found is None:
             return None
+        value, expires = found
         try:
-            if not isinstance(value, bytes):
-                raise codec.CorruptEntry("not bytes")
-            return codec.decode(value, key=key, max_body=self._max_body)
+            if not isinstance(value, bytes) or not isinstance(expires, float):
+                raise codec.CorruptEntry("not of its column's type")
+            entry = codec.decode(value, key=key, max_body=self._max_body)
+            # Never later than what the value itself says, whatever stands in the column.
+            return entry.stale_from(expires) if expires < entry.expires else entry
         except codec.CorruptEntry:
             self.corrupt += 1
             self._writer.forget(key)

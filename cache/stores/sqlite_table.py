@@ -36,8 +36,8 @@ def insert(connection: sqlite3.Connection, entry: Entry, value: bytes, used: int
         + ROW_OVERHEAD
     )
     row = connection.execute(
-        "INSERT INTO entries (key, tenant, user, endpoint, model, created, keep_until, used, size, value)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO entries (key, tenant, user, endpoint, model, created, expires, keep_until, used, size, value)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             entry.key,
             entry.tenant,
@@ -45,6 +45,7 @@ def insert(connection: sqlite3.Connection, entry: Entry, value: bytes, used: int
             entry.endpoint,
             entry.model,
             entry.created,
+            entry.expires,
             entry.keep_until,
             used,
             size,
@@ -80,13 +81,26 @@ def totals(connection: sqlite3.Connection) -> tuple[int, int]:
     return entries, size
 
 
-def purge(connection: sqlite3.Connection, match: Match, now: float, *, dry_run: bool) -> int:
-    """Remove all that matches; the number of those that were still alive."""
+def purge(connection: sqlite3.Connection, match: Match, now: float, *, soft: bool, dry_run: bool) -> int:
+    """Remove all that matches; the number of those that were still alive. With `soft`, end the life of those that are
+    fresh, and give their number."""
     conditions, values = _conditions(connection, match)
+    if soft:
+        conditions.append("expires > ?")
+        values.append(now)
     alive: int = connection.execute(
         " AND ".join(["SELECT count(*) FROM entries WHERE keep_until > ?", *conditions]), [now, *values]
     ).fetchone()[0]
-    if not dry_run:
+    if soft and not dry_run:
+        chosen = " AND ".join(["SELECT id FROM entries WHERE true", *conditions])
+        connection.execute(
+            # SQLite reads all columns before it sets one.
+            "".join(
+                ["UPDATE entries SET keep_until = ? + (keep_until - expires), expires = ? WHERE id IN (", chosen, ")"]
+            ),
+            [now, now, *values],
+        )
+    elif not dry_run:
         chosen = " AND ".join(["SELECT id FROM entries WHERE true", *conditions])
         connection.execute("".join(["DELETE FROM entries WHERE id IN (", chosen, ")"]), values)
     return alive
@@ -127,12 +141,14 @@ def trim(connection: sqlite3.Connection) -> bool:
     return spare > PAGES_PER_TURN
 
 
-def value_of(connection: sqlite3.Connection, key: bytes, max_length: int) -> object:
-    """The stored value; None when there is none; empty when it is longer than `max_length`, without reading it."""
-    row = connection.execute(
-        "SELECT CASE WHEN length(value) <= ? THEN value ELSE x'' END FROM entries WHERE key = ?", (max_length, key)
+def value_of(connection: sqlite3.Connection, key: bytes, max_length: int) -> tuple[object, object] | None:
+    """The stored value and when its life ends; None when there is none. A value that is longer than `max_length` is
+    given as an empty one, without reading it."""
+    row: tuple[object, object] | None = connection.execute(
+        "SELECT CASE WHEN length(value) <= ? THEN value ELSE x'' END, expires FROM entries WHERE key = ?",
+        (max_length, key),
     ).fetchone()
-    return None if row is None else row[0]
+    return row
 
 
 def newest(connection: sqlite3.Connection, match: Match, now: float) -> Iterator[bytes]:

@@ -86,8 +86,8 @@ class Writer:
         if self._queue.bytes < MAX_QUEUED:
             self._queue.add(Touch(key))
 
-    def purge(self, match: Match, *, dry_run: bool) -> Future[int]:
-        op = Purge(match, dry_run)
+    def purge(self, match: Match, *, soft: bool, dry_run: bool) -> Future[int]:
+        op = Purge(match, soft, dry_run)
         self._queue.add(op)
         return op.done
 
@@ -156,8 +156,8 @@ class Writer:
                             table.insert(connection, entry, value, self._tick())
                     case Touch(key):
                         table.touch(connection, key, self._tick())
-                    case Purge(match, dry_run):
-                        purged[op] = table.purge(connection, match, self._now(), dry_run=dry_run)
+                    case Purge(match, soft, dry_run):
+                        purged[op] = table.purge(connection, match, self._now(), soft=soft, dry_run=dry_run)
                     case Flush():
                         table.stir(connection)
             more_expired = table.expire(connection, self._now())

@@ -21,12 +21,12 @@ LIST_TIMEOUT = 3.0
 
 
 async def list_models(gateway: "Gateway", request: Request) -> Response:
-    snapshot = _enter(gateway, request)
+    snapshot = await _enter(gateway, request)
     return JSONResponse({"object": "list", "data": list((await _known(snapshot)).values())})
 
 
 async def get_model(gateway: "Gateway", request: Request) -> Response:
-    snapshot = _enter(gateway, request)
+    snapshot = await _enter(gateway, request)
     name = request.path_params["model"]
     known = await _known(snapshot)
     if name not in known:
@@ -34,10 +34,10 @@ async def get_model(gateway: "Gateway", request: Request) -> Response:
     return JSONResponse(known[name])
 
 
-def _enter(gateway: "Gateway", request: Request) -> Snapshot:
+async def _enter(gateway: "Gateway", request: Request) -> Snapshot:
     snapshot = gateway.snapshot()
-    snapshot.auth.principal(read_headers(request.scope))
-    snapshot.endpoint(request.path_params.get("endpoint", "default"))
+    entrant = await snapshot.auth.enter(read_headers(request.scope))
+    snapshot.endpoint(request.path_params.get("endpoint", "default")).admit(entrant.principal)
     return snapshot
 
 

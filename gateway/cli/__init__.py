@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import ask, check, engine, keys, serve
+from gateway.cli import ask, cache, check, engine, keys, serve
 
 # No pretty tracebacks: with the values of variables in them, they would show secrets.
 app = typer.Typer(
@@ -41,6 +41,7 @@ app.command()(check.check)
 app.command()(ask.ask)
 app.command()(engine.engine)
 app.add_typer(keys.app)
+app.add_typer(cache.app)
 
 
 def main() -> None:

@@ -1,21 +1,20 @@
 """`refrain ask "question"`: one question to a running gateway, streamed, then how it was answered."""
 
 import json
-import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from gateway.cli.remote import DEFAULT_URL, Url, credentials, message, stop
 
 if TYPE_CHECKING:
     import httpx
 
-DEFAULT_URL = "http://127.0.0.1:8080"
-
 
 def ask(
     question: Annotated[str, typer.Argument(help="What to ask.")],
-    url: Annotated[str, typer.Option("--url", help="The gateway.", envvar="REFRAIN_URL")] = DEFAULT_URL,
+    url: Url = DEFAULT_URL,
     endpoint: Annotated[str, typer.Option("--endpoint", help="The endpoint to ask.")] = "default",
     model: Annotated[str, typer.Option("--model", help="The model to ask for.")] = "SmolLM2-135M-Instruct",
     system: Annotated[str | None, typer.Option("--system", help="A system prompt.")] = None,
@@ -33,8 +32,7 @@ def ask(
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    headers = {"authorization": f"Bearer {key}"} if (key := os.environ.get("REFRAIN_KEY")) else {}
-    headers |= {"cache-control": "no-cache"} if fresh else {}
+    headers = credentials() | ({"cache-control": "no-cache"} if fresh else {})
     prefix = "/v1" if endpoint == "default" else f"/{endpoint}/v1"
     timeout = httpx.Timeout(600, connect=5)
     try:
@@ -45,9 +43,9 @@ def ask(
             text, usage = _read(response, quiet=as_json)
             shown = {"outcome": _outcome(response), "answer": text, "usage": usage, "headers": _shown(response)}
     except httpx.ConnectError:
-        _stop(f"No gateway answers at {url}. Start one with `refrain serve`, or name another with --url.", as_json)
+        stop(f"No gateway answers at {url}. Start one with `refrain serve`, or name another with --url.", as_json)
     except httpx.HTTPError as error:
-        _stop(f"The answer broke off: {type(error).__name__}.", as_json)
+        stop(f"The answer broke off: {type(error).__name__}.", as_json)
     if as_json:
         typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     else:
@@ -58,14 +56,14 @@ def _read(response: "httpx.Response", *, quiet: bool) -> tuple[str, dict[str, An
     """The text as it comes, and the usage."""
     if response.status_code != 200:
         response.read()
-        _stop(f"{response.status_code}: {_message(response.text)}", quiet)
+        stop(f"{response.status_code}: {message(response.text)}", quiet)
     text, usage = "", None
     for line in response.iter_lines():
         if not line.startswith("data: ") or line == "data: [DONE]":
             continue
         chunk = json.loads(line[6:])
         if "error" in chunk:
-            _stop(f"The answer broke off: {chunk['error'].get('message')}", quiet)
+            stop(f"The answer broke off: {chunk['error'].get('message')}", quiet)
         usage = chunk.get("usage") or usage
         for choice in chunk.get("choices") or ():
             piece = choice["delta"].get("content") or ""
@@ -76,13 +74,6 @@ def _read(response: "httpx.Response", *, quiet: bool) -> tuple[str, dict[str, An
     if not quiet:
         sys.stdout.write("\n")
     return text, usage
-
-
-def _message(body: str) -> str:
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return body[:500]
 
 
 def _outcome(response: "httpx.Response") -> str:
@@ -114,8 +105,3 @@ def _explain(shown: dict[str, Any]) -> None:
         if name in shown["headers"]:
             table.add_row(label, shown["headers"][name])
     Console(stderr=True, highlight=False).print("", table)
-
-
-def _stop(text: str, as_json: bool) -> NoReturn:
-    typer.echo(json.dumps({"error": text}) if as_json else text, err=not as_json)
-    raise typer.Exit(1)

@@ -85,14 +85,18 @@ def _check_store(config: "Config") -> None:
     """Open the store once ahead of the server, which would bury the reason in a traceback."""
     from cache.stores import open_store
     from cache.stores.base import StoreError
+    from gateway.state import State, StateError, state_path
 
     async def check() -> None:
         store = await open_store(config.store.url, max_bytes=config.store.max_bytes, max_entry=config.store.max_entry)
         if store is not None:
             await store.aclose()
+        await (await State.open(state_path(config.store.url, config.store.durable_url))).aclose()
 
     try:
         asyncio.run(check())
+    except StateError as error:
+        _stop(f"What is kept beside the store cannot be opened: {error}")
     except StoreError as error:
         _stop(f"The store cannot be opened (store.url): {error}")
 

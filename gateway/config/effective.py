@@ -20,7 +20,7 @@ def effective(config: Config) -> dict[str, Any]:
 
 def notes(config: Config) -> list[str]:
     """One line for each thing that was set but does nothing yet, or that deserves a second thought."""
-    return [*_not_yet(config, ()), *_batch(config), *_short_keys(config)]
+    return [*_not_yet(config, ()), *_batch(config), *_short_keys(config), *_open_to_all(config)]
 
 
 def _not_yet(value: object, path: tuple[str, ...]) -> Iterator[str]:
@@ -57,3 +57,19 @@ def _short_keys(config: Config) -> Iterator[str]:
     for index, key in enumerate(config.auth.keys):
         if key.key is not None and len(key.key.get_secret_value()) < _SHORT_KEY:
             yield f"auth.keys.{index}.key: shorter than {_SHORT_KEY} characters; `refrain keys new` makes a good one"
+
+
+def _open_to_all(config: Config) -> Iterator[str]:
+    """With several tenants, what is not bound to some of them is open to all of them: perhaps not what was meant."""
+    tenants = sorted({key.tenant for key in config.auth.keys if key.role != "admin"})
+    if len(tenants) < 2 and config.auth.jwt is None:
+        return
+    who = "every tenant of the identity provider" if config.auth.jwt is not None else ", ".join(tenants)
+    for name, retriever in config.retrievers.items():
+        if not retriever.tenants:
+            yield f"retrievers.{name}.tenants: not set, so its documents are for all tenants ({who})"
+    if unbound := [name for name, endpoint in config.endpoints.items() if not endpoint.allow.tenants]:
+        yield f"endpoints: {', '.join(unbound)}: `allow.tenants` is not set, so all tenants may use them ({who})"
+    for name, endpoint in config.endpoints.items():
+        if endpoint.share == "public":
+            yield f"endpoints.{name}.share: public, so one tenant may get an answer that another one's request has made"

@@ -12,11 +12,10 @@ def test_age_is_whole_seconds_and_never_negative() -> None:
     assert entry.age(START - 100) == 0
 
 
-def test_a_stale_copy_is_never_kept_shorter_than_a_fresh_one() -> None:
-    entry = make_entry()
-    assert entry.with_expiry(START + 5, START + 9).keep_until == START + 9
-    shorter = entry.with_expiry(START + 5, START + 1)
-    assert (shorter.expires, shorter.keep_until) == (START + 5, START + 5)
+def test_a_life_that_is_cut_off_leaves_the_time_after_it_as_long() -> None:
+    entry = make_entry(created=START, expires=START + 3600, keep_until=START + 3700)
+    cut = entry.stale_from(START + 5)
+    assert (cut.expires, cut.keep_until, cut.created) == (START + 5, START + 105, START)
     assert entry.expires == START + 3600
 
 

@@ -294,6 +294,41 @@ async def test_a_purge_takes_what_waits_to_be_written(disk: ExactCache, path: Pa
     assert await found(disk) is None
 
 
+async def test_what_the_store_could_not_give_up_does_not_come_back(disk: ExactCache, path: Path, clock: Clock) -> None:
+    await put(disk, "a")
+    await put(disk, "b", tenant="other")
+    await disk.flush()
+    await forget_front(disk, "b")
+    with write_lock(path), pytest.raises(StoreUnavailable):  # longer than SQLite waits for a lock
+        await disk.purge(Match(tenant="acme"))
+    for _ in range(2):
+        assert await found(disk, "a") is None
+    assert await found(disk, "b") is not None, "another tenant's"
+    assert len(await disk.entries(EVERYTHING, limit=9)) == 2, "it is still in the file"
+    clock.time += 1
+    await put(disk, "a", created=clock.time, body=b"new")
+    await forget_front(disk, "a")
+    assert await found(disk, "a") == b"new", "what was made later is not meant"
+    await disk.flush()
+    assert await disk.purge(Match(tenant="acme")) == 1
+    assert len(await disk.entries(EVERYTHING, limit=9)) == 1
+
+
+async def test_a_soft_purge_reaches_both_layers(cache: ExactCache, clock: Clock) -> None:
+    await put(cache, expires=START + 100, keep_until=START + 200)
+    mark = cache.mark()
+    clock.time += 10
+    assert await cache.purge(EVERYTHING, soft=True) == 1
+    for _ in range(2):
+        slot = await cache.get(key_of("a"))
+        assert slot is not None
+        assert (slot.entry.expires, slot.entry.keep_until) == (START + 10, START + 110)
+        if len(await cache.stats()) == 1:
+            break  # there is no file to find it in
+        await forget_front(cache)
+    assert await cache.put(make_entry("b"), since=mark) == "purged_meanwhile"
+
+
 # A store that fails
 
 

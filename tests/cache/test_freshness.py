@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.freshness import SPREAD, Life, Verdict, expires_at, judge, refresh_at
+from cache.calendar import Period
+from cache.freshness import AHEAD, SPREAD, Life, Verdict, expires_at, judge, refresh_at
 from tests.contract.stores import START, key_of, make_entry
 
 MS = 0.001
@@ -94,10 +97,46 @@ def test_a_request_for_a_younger_answer_wins_over_one_that_accepts_a_stale_one()
 
 
 def test_a_clock_that_steps_back_makes_nothing_immortal() -> None:
-    assert at(-1000, max_age=0).usable  # from the future: surely not older than asked
+    assert at(-AHEAD, max_age=0).usable  # from the future: surely not older than asked
     entry = make_entry(created=START + 1000, expires=START + 1060)
-    assert judge(entry, Life(60), START).ttl == 1060
+    for now in (START, START + 1000 - AHEAD - 0.001):
+        assert judge(entry, Life(60, 1e6, 1e6), now, max_stale=1e6) == Verdict(
+            False, False, START + 1060 - now, "made_in_future"
+        )
+    assert judge(entry, Life(60), START + 1000 - AHEAD).usable
     assert judge(entry, Life(60), START + 1060).why == "expired"
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def berlin(*when: int) -> float:
+    return datetime(*when, tzinfo=BERLIN).timestamp()  # type: ignore[arg-type,misc]  # day and hour are there
+
+
+@pytest.mark.parametrize(
+    ("period", "made", "end"),
+    [
+        ("day", berlin(2026, 11, 30, 23, 59, 59), berlin(2026, 12, 1, 0)),
+        ("day", berlin(2026, 12, 1, 0), berlin(2026, 12, 2, 0)),
+        ("day", berlin(2026, 3, 29, 1), berlin(2026, 3, 30, 0)),  # 23 hours
+        ("day", berlin(2026, 10, 25, 0), berlin(2026, 10, 26, 0)),  # 25 hours
+        ("week", berlin(2026, 11, 29, 23, 59), berlin(2026, 11, 30, 0)),  # a Sunday
+        ("week", berlin(2026, 11, 30, 0), berlin(2026, 12, 7, 0)),
+        ("week", berlin(2026, 12, 31, 12), berlin(2027, 1, 4, 0)),
+    ],
+)
+def test_an_answer_is_good_for_its_day_or_week(period: Period, made: float, end: float) -> None:
+    life = Life(30 * 86_400, period=period, zone=BERLIN)
+    entry = make_entry(created=made, expires=made + 1e9)
+    assert judge(entry, life, end - 0.001).usable
+    assert judge(entry, life, end).why == "expired"
+    assert (life.turned(made, end - 0.001), life.turned(made, end)) == (False, True)
+    assert expires_at(entry, Life(10, period=period, zone=BERLIN)) == min(made + 10, end)
+
+
+def test_without_a_period_no_day_ends() -> None:
+    assert not Life(60).turned(START, START + 1e9)
 
 
 times = st.floats(-1e6, 1e6)

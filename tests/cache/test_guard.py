@@ -38,8 +38,8 @@ class Scripted:
     async def put(self, entry: Entry) -> None:
         await self.answer(None)
 
-    async def purge(self, match: Match, *, dry_run: bool = False) -> int:
-        return await self.answer(7 if dry_run else 8)
+    async def purge(self, match: Match, *, soft: bool = False, dry_run: bool = False) -> int:
+        return await self.answer(7 if dry_run else 9 if soft else 8)
 
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:
         return await self.answer([make_entry("a")] * limit)
@@ -103,12 +103,13 @@ async def test_calls_go_through(guarded: GuardedStore, inner: Scripted) -> None:
     await guarded.put(make_entry("a"))
     assert await guarded.purge(Match()) == 8
     assert await guarded.purge(Match(), dry_run=True) == 7
+    assert await guarded.purge(Match(), soft=True) == 9
     assert await guarded.entries(Match(), limit=2) == [make_entry("a")] * 2
     assert await guarded.stats() == StoreStats(1, 2, 3)
     await guarded.flush()
     await guarded.aclose()
     assert inner.closed
-    assert inner.calls == 8
+    assert inner.calls == 9
 
 
 @pytest.mark.parametrize("call", ["get", "put", "stats"])

@@ -212,6 +212,69 @@ async def test_time_may_be_given_or_is_asked_for(store: MemoryStore, clock: Cloc
     assert store.peek(A) is None
 
 
+async def test_a_soft_purge_forgets_aliases_and_keeps_forms(store: MemoryStore, clock: Clock) -> None:
+    """An alias knows when the life of its entry ends, and that is another instant now."""
+    slot = store.keep(make_entry("a", expires=START + 100, keep_until=START + 200))
+    assert slot is not None
+    store.attach(slot, "sse", b"data")
+    without = slot.size
+    for digest in (b"1", b"2"):
+        store.alias(digest, slot, "payload", 10)
+    clock.time += 10
+    assert await store.purge(Match(), soft=True, dry_run=True) == 1
+    assert store.by_alias(b"1") is not None
+    assert await store.purge(Match(), soft=True) == 1
+    assert store.by_alias(b"1") is store.by_alias(b"2") is None
+    assert store.peek(A) is slot
+    assert (slot.entry.expires, slot.entry.keep_until) == (START + 10, START + 110)
+    assert slot.rendered == {"sse": b"data"}
+    assert slot.size == without == await used(store)
+
+
+# A clock that is set back.
+
+
+async def test_an_entry_ages_on_when_the_clock_is_set_back(clock: Clock) -> None:
+    mono = Clock()
+    store = MemoryStore(1_000_000, now=clock, mono=mono)
+    slot = kept(store, "a")
+    assert slot.now(clock(), mono()) == START
+    mono.time += 60
+    clock.time -= 5000
+    assert slot.now(clock(), mono()) == START + 60
+    assert kept(store, "b").now(clock(), mono()) == START - 5000, "made after that"
+    clock.time = START + 100
+    assert slot.now(clock(), mono()) == START + 100, "set forward it counts at once"
+
+
+async def test_nothing_is_kept_longer_because_the_clock_is_set_back(clock: Clock) -> None:
+    mono = Clock()
+    store = MemoryStore(1_000_000, now=clock, mono=mono)
+    kept(store, "a")
+    clock.time -= 5000
+    mono.time += 3600 - 0.001
+    assert store.peek(A) is not None
+    assert len(await store.entries(Match(), limit=9)) == 1
+    mono.time += 0.002
+    assert await store.entries(Match(), limit=9) == []
+    assert await store.purge(Match(), dry_run=True) == 0
+    assert store.peek(A) is None
+
+
+async def test_a_soft_purge_counts_by_the_time_the_entry_ages_by_and_leaves_its_age(clock: Clock) -> None:
+    mono = Clock()
+    store = MemoryStore(1_000_000, now=clock, mono=mono)
+    slot = store.keep(make_entry("a", expires=START + 100, keep_until=START + 200))
+    assert slot is not None
+    clock.time -= 5000
+    mono.time += 40
+    assert await store.purge(Match(), soft=True) == 1
+    assert store.peek(A) is slot
+    assert (slot.entry.expires, slot.entry.keep_until) == (START + 40, START + 140)
+    mono.time += 20
+    assert slot.now(clock(), mono()) == START + 60
+
+
 def test_the_bytes_charged_are_those_taken() -> None:
     """Charged are at least the bytes really taken, and less than twice as many."""
     count = 1000

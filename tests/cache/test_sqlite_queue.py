@@ -25,7 +25,7 @@ def take_now(queue: WriteQueue) -> list[Op]:
 
 def test_things_come_out_in_the_order_they_went_in() -> None:
     queue = WriteQueue()
-    ops: list[Op] = [put("a"), Purge(Match(), dry_run=False), put("a"), Touch(A), Flush()]
+    ops: list[Op] = [put("a"), Purge(Match(), soft=False, dry_run=False), put("a"), Touch(A), Flush()]
     for op in ops:
         queue.add(op)
     assert take_now(queue) == ops
@@ -75,7 +75,7 @@ def test_what_nobody_waits_for_is_gathered() -> None:
     assert [op.key for op in ops if isinstance(op, Put)] == [A, B]
 
 
-@pytest.mark.parametrize("op", [Flush(), Purge(Match(), dry_run=True)])
+@pytest.mark.parametrize("op", [Flush(), Purge(Match(), soft=False, dry_run=True)])
 @pytest.mark.parametrize("first", [True, False])
 def test_what_somebody_waits_for_comes_at_once(op: Op, first: bool) -> None:
     queue = WriteQueue()

@@ -34,7 +34,7 @@ class Kind:
 
 
 async def memory(directory: Path, max_bytes: int, now: Clock) -> Store:
-    return MemoryStore(max_bytes, now=now)
+    return MemoryStore(max_bytes, now=now, mono=now)
 
 
 async def sqlite(directory: Path, max_bytes: int, now: Clock) -> Store:

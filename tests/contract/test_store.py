@@ -297,6 +297,42 @@ async def test_purge_and_listing_select_the_same(store: Store, match: Match, nam
     assert (await store.stats()).entries == len(SHELF) - len(names)
 
 
+@pytest.mark.parametrize(("match", "names"), CRITERIA)
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_a_soft_purge_ends_lives_and_nothing_else(
+    store: Store, clock: Clock, match: Match, names: str, flushed: bool
+) -> None:
+    shelf = [replace(entry, expires=START + 100, keep_until=START + 160) for entry in SHELF]
+    for entry in shelf:
+        await store.put(entry)
+    if flushed:
+        await store.flush()
+    clock.time = START + 40
+    assert await store.purge(match, soft=True, dry_run=True) == len(names)
+    assert [await store.get(entry.key) for entry in shelf] == shelf
+    assert await store.purge(match, soft=True) == len(names)
+    assert await store.purge(match, soft=True) == 0, "what is stale already is not made stale once more"
+    chosen = {key_of(name) for name in names}
+    for entry in shelf:
+        cut = replace(entry, expires=START + 40, keep_until=START + 100)
+        assert await store.get(entry.key) == (cut if entry.key in chosen else entry)
+    clock.time = START + 100
+    assert {entry.key for entry in await store.entries(Match(), limit=9)} == {e.key for e in shelf} - chosen
+
+
+async def test_a_soft_purge_is_about_what_is_fresh(store: Store, clock: Clock) -> None:
+    stale = make_entry("a", created=START - 10, expires=START - 5, keep_until=START + 100)
+    graceless = make_entry("b", created=START, expires=START + 60, keep_until=START + 60)
+    await store.put(stale)
+    await store.put(graceless)
+    assert await store.purge(Match(), soft=True) == 1
+    assert await settled(store, stale.key) == stale
+    assert await store.get(graceless.key) is None
+    again = make_entry("b", created=START, expires=START + 60, keep_until=START + 60)
+    await store.put(again)
+    assert await settled(store, again.key) == again
+
+
 @pytest.mark.parametrize("criterion", ["tags", "documents", "tenant", "user", "endpoint", "model"])
 async def test_pattern_characters_mean_themselves(store: Store, criterion: str) -> None:
     many = criterion in ("tags", "documents")

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,9 +66,18 @@ class StoreMachine(RuleBasedStateMachine):
         documents=LABELS,
         body=st.binary(max_size=40),
         life=st.integers(0, 10),
+        grace=st.integers(0, 10),
     )
     def put(
-        self, name: str, tenant: str, user: str, tags: frozenset[str], documents: frozenset[str], body: bytes, life: int
+        self,
+        name: str,
+        tenant: str,
+        user: str,
+        tags: frozenset[str],
+        documents: frozenset[str],
+        body: bytes,
+        life: int,
+        grace: int,
     ) -> None:
         now = self.clock()
         entry = make_entry(
@@ -79,7 +89,7 @@ class StoreMachine(RuleBasedStateMachine):
             body=body,
             created=now,
             expires=now + life,
-            keep_until=now + life,
+            keep_until=now + life + grace,
         )
         self.do(self.store.put(entry))
         self.held[entry.key] = entry
@@ -90,12 +100,16 @@ class StoreMachine(RuleBasedStateMachine):
         expected = entry if entry is not None and entry.keep_until > self.clock() else None
         assert self.do(self.store.get(key_of(name))) == expected
 
-    @rule(match=MATCHES, dry_run=st.booleans())
-    def purge(self, match: Match, dry_run: bool) -> None:
-        expected = self.matching(match)
-        assert self.do(self.store.purge(match, dry_run=dry_run)) == len(expected)
-        if not dry_run:
-            for entry in expected:
+    @rule(match=MATCHES, soft=st.booleans(), dry_run=st.booleans())
+    def purge(self, match: Match, soft: bool, dry_run: bool) -> None:
+        now = self.clock()
+        expected = [entry for entry in self.matching(match) if not soft or entry.expires > now]
+        assert self.do(self.store.purge(match, soft=soft, dry_run=dry_run)) == len(expected)
+        for entry in expected if not dry_run else ():
+            if soft:
+                grace = entry.keep_until - entry.expires
+                self.held[entry.key] = replace(entry, expires=now, keep_until=now + grace)
+            else:
                 del self.held[entry.key]
 
     @rule(match=MATCHES, limit=st.integers(0, 5))

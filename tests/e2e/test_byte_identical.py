@@ -41,7 +41,6 @@ CONTROLS = [
     ({"x-refrain-tier": "exact"}, "exact"),
     ({"x-refrain-tier": "semantic"}, "bypass"),
     ({"prefer": "wait=1"}, "exact"),
-    ({"x-refrain-on-behalf": "user=eve"}, "exact"),
     ({"anthropic-version": "2023-06-01"}, "miss"),
     ({"anthropic-beta": "x"}, "miss"),
     ({"openai-beta": "x"}, "miss"),

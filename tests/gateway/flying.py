@@ -10,11 +10,13 @@ from cache.exact import ExactCache
 from cache.stores.memory import MemoryStore
 from gateway.asgi import Outlet
 from gateway.ask import Ask, understand
+from gateway.config import digest_key
 from gateway.config.load import parse_config
 from gateway.decisions import Decision
 from gateway.fill import Kitchen
 from gateway.flights import Flights
 from gateway.front import INCOMING, Incoming
+from gateway.identity import Identity
 from gateway.pipeline import Pipeline
 from gateway.recorder import Recorder
 from gateway.snapshot import Snapshot
@@ -116,13 +118,15 @@ class Hub:
         self.clock = Clock()
         self.backend = ScriptedBackend()
         self.generation = 1
+        self.identity = Identity(self.clock)
         self.cache = ExactCache(MemoryStore(memory, now=self.clock), max_entry=max_entry)
         self.recorder = Recorder(1000)
         self.flights = Flights(Kitchen(self.cache, self.clock, self.snapshot), self.recorder)
         self.pipeline = Pipeline(self.cache, self.flights, self.recorder, self.snapshot, self.clock)
 
     def snapshot(self) -> Snapshot:
-        return Snapshot.of(CONFIG, self.generation, {"fake": self.backend})
+        auth = self.identity.authenticator(CONFIG.auth)
+        return Snapshot.of(CONFIG, self.generation, {"fake": self.backend}, auth)
 
     @property
     def calls(self) -> list[UpstreamCall]:
@@ -141,7 +145,7 @@ class Hub:
         headers = {name.encode(): value.encode() for name, value in more.pop("headers", {}).items()}
         key = more.pop("key", ALICE)
         snapshot = self.snapshot()
-        principal = snapshot.auth.principal({b"authorization": f"Bearer {key}".encode()})
+        principal = snapshot.auth.keys[digest_key(key)].principal
         raw = json.dumps(request(prompt, form, **more)).encode()
         ask: Ask = understand("chat", raw, headers, "", snapshot.endpoint(endpoint), principal, snapshot)
         decision = Decision("req_1", self.clock(), endpoint, "chat")

@@ -75,6 +75,13 @@ class ScriptedBackend:
     def __init__(self) -> None:
         self.calls: list[UpstreamCall] = []
         self.script: Callable[[int], Sequence[Any]] = lambda number: [OPEN]
+        self._news = asyncio.Event()
+
+    async def called(self, times: int) -> None:
+        """Wait until so many calls were made."""
+        while len(self.calls) < times:
+            self._news.clear()
+            await self._news.wait()
 
     async def start(self) -> None:
         pass
@@ -83,6 +90,7 @@ class ScriptedBackend:
         made = UpstreamCall(call)
         self.calls.append(made)
         made.put(*self.script(len(self.calls)))
+        self._news.set()
         return await made.open()
 
     def state(self) -> State:

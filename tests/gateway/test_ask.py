@@ -1,6 +1,7 @@
 """A request understood: its key, its form, what goes upstream. The snapshot is a real one; nothing is sent here."""
 
 import json
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +14,7 @@ from gateway.ask import Ask, understand
 from gateway.config.load import parse_config
 from gateway.errors import ApiError
 from gateway.fleet import build
+from gateway.identity import Identity
 from gateway.principal import Principal
 from gateway.snapshot import Snapshot
 from tests.gateway.values import attempt, few, json_values, some
@@ -35,7 +37,12 @@ endpoints:
 """,
     {},
 )
-SNAPSHOT = Snapshot.of(CONFIG, 1, {name: build(name, CONFIG.backends[name]) for name in ("one", "two")})
+SNAPSHOT = Snapshot.of(
+    CONFIG,
+    1,
+    {name: build(name, CONFIG.backends[name]) for name in ("one", "two")},
+    Identity(time.time).authenticator(CONFIG.auth),
+)
 ALICE = Principal("acme", "alice", frozenset({"hr"}))
 BODY: dict[str, Any] = {"model": "gpt-x", "messages": [{"role": "user", "content": "Hello?"}]}
 

@@ -1,5 +1,7 @@
 """Credentials -> principal. A wrong one is a 401 that repeats nothing of what was sent."""
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from gateway.auth import MAX_TOKEN, Authenticator
 from gateway.config import Auth
 from gateway.config.keys import hash_key
 from gateway.errors import ApiError
+from gateway.identity import Identity
 from gateway.principal import OPEN, Principal
 from tests.gateway.values import some
 
@@ -22,7 +25,11 @@ def authenticator(*, required: bool = True) -> Authenticator:
         {"key": ALICE, "tenant": "acme", "user": "alice", "permissions": ["hr", "eng"]},
         {"hash": hash_key(ROOT), "tenant": "ops", "user": "root", "role": "admin"},
     ]
-    return Authenticator.of(Auth.model_validate({"required": required, "keys": keys}))
+    return Identity(time.time).authenticator(Auth.model_validate({"required": required, "keys": keys}))
+
+
+def principal(auth: Authenticator, headers: dict[bytes, bytes]) -> Principal:
+    return asyncio.run(auth.enter(headers)).principal
 
 
 AUTH = authenticator()
@@ -36,7 +43,7 @@ def bearer(key: str) -> dict[bytes, bytes]:
 
 def refusal(headers: dict[bytes, bytes]) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        AUTH.principal(headers)
+        principal(AUTH, headers)
     error = caught.value
     assert error.status == 401
     assert error.type == "authentication_error"
@@ -56,13 +63,13 @@ def refusal(headers: dict[bytes, bytes]) -> ApiError:
     ],
 )
 def test_a_key_names_its_principal(headers: dict[bytes, bytes]) -> None:
-    assert AUTH.principal(headers) == ALICE_PRINCIPAL
+    assert principal(AUTH, headers) == ALICE_PRINCIPAL
 
 
 def test_a_hashed_key_works_as_a_plain_one() -> None:
-    root = AUTH.principal(bearer(ROOT))
+    root = principal(AUTH, bearer(ROOT))
     assert (root, root.is_admin) == (Principal("ops", "root", role="admin"), True)
-    assert not AUTH.principal(bearer(ALICE)).is_admin
+    assert not principal(AUTH, bearer(ALICE)).is_admin
 
 
 def test_no_credential_says_how_to_send_one() -> None:
@@ -111,13 +118,13 @@ canaries = st.binary(max_size=30).map(lambda rest: b"canary" + rest)
 @given(st.dictionaries(st.sampled_from([b"authorization", b"x-api-key"]), st.builds(bytes.__add__, guesses, canaries)))
 def test_nobody_gets_in_by_guessing_and_nothing_sent_comes_back(headers: dict[bytes, bytes]) -> None:
     assert "canary" not in refusal(headers).message
-    assert OPEN_AUTH.principal(headers) == OPEN
+    assert principal(OPEN_AUTH, headers) == OPEN
 
 
 def test_where_no_key_is_needed_a_good_one_still_counts() -> None:
-    assert OPEN_AUTH.principal({}) == OPEN
-    assert OPEN_AUTH.principal(bearer(ALICE)) == ALICE_PRINCIPAL
-    assert OPEN_AUTH.principal(bearer("whatever")) == OPEN
+    assert principal(OPEN_AUTH, {}) == OPEN
+    assert principal(OPEN_AUTH, bearer(ALICE)) == ALICE_PRINCIPAL
+    assert principal(OPEN_AUTH, bearer("whatever")) == OPEN
     assert OPEN.is_admin
 
 
@@ -136,7 +143,7 @@ def test_where_no_key_is_needed_a_good_one_still_counts() -> None:
     ],
 )
 def test_an_open_gateway_answers_this_machine(headers: dict[bytes, bytes]) -> None:
-    assert OPEN_AUTH.principal(headers) == OPEN
+    assert principal(OPEN_AUTH, headers) == OPEN
 
 
 @pytest.mark.parametrize(
@@ -161,10 +168,10 @@ def test_an_open_gateway_answers_this_machine(headers: dict[bytes, bytes]) -> No
 )
 def test_an_open_gateway_answers_no_page_of_somebody_else(headers: dict[bytes, bytes]) -> None:
     with pytest.raises(ApiError) as caught:
-        OPEN_AUTH.principal(headers)
+        principal(OPEN_AUTH, headers)
     assert (caught.value.status, caught.value.code) == (403, "not_local")
-    assert AUTH.principal({**headers, **bearer(ALICE)}) == ALICE_PRINCIPAL
-    assert OPEN_AUTH.principal({**headers, **bearer(ALICE)}) == ALICE_PRINCIPAL
+    assert principal(AUTH, {**headers, **bearer(ALICE)}) == ALICE_PRINCIPAL
+    assert principal(OPEN_AUTH, {**headers, **bearer(ALICE)}) == ALICE_PRINCIPAL
 
 
 def test_keys_are_not_in_the_repr() -> None:

@@ -1,6 +1,7 @@
 """Response headers, as DESIGN 5 has them."""
 
 import re
+from math import inf
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from cache.entry import Cost, Usage
 from cache.stores.memory import Slot
+from gateway.auth import ANYBODY
 from gateway.decisions import Decision, Tier
 from gateway.front import Replay
 from gateway.heads import decision_headers, reuse, saved_value
@@ -125,12 +127,13 @@ def test_a_reuse_takes_everything_from_the_entry() -> None:
 @pytest.mark.parametrize("usage", [Usage(12, 34), Usage()], ids=["usage reported", "no usage reported"])
 def test_the_long_way_and_the_byte_identical_one_say_the_same(usage: Usage) -> None:
     """An upstream that reports no usage still took time, and the reuse saved it."""
-    slot = Slot(make_entry(usage=usage, cost=Cost(5.5, 0.002)))
+    slot = Slot(make_entry(usage=usage, cost=Cost(5.5, 0.002)), START, 0.0)
     d = decision(outcome="exact")
     reuse(d, slot.entry, START)
     replay = Replay(
-        generation=1, principal=Principal("a", "b"), endpoint="default", api="chat", model="m", form="json",
-        expires=START + 1, until=START + 1, slot=slot,
+        generation=1, principal=Principal("a", "b"), credential=ANYBODY, endpoint="default", api="chat", model="m",
+        form="json",
+        expires=START + 1, until=START + 1, deadline=inf, slot=slot,
     )  # fmt: skip
     short = {name.decode(): value.decode() for name, value in replay.head}
     long = headers(d)

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from cache.freshness import Life
@@ -5,6 +7,7 @@ from gateway.config import Config
 from gateway.config.load import parse_config
 from gateway.errors import ApiError
 from gateway.fleet import build, used_backends
+from gateway.identity import Identity
 from gateway.snapshot import Snapshot
 
 CONFIG = parse_config(
@@ -28,7 +31,8 @@ endpoints:
 
 
 def snapshot(config: Config = CONFIG) -> Snapshot:
-    return Snapshot.of(config, 7, {name: build(name, config.backends[name]) for name in used_backends(config)})
+    backends = {name: build(name, config.backends[name]) for name in used_backends(config)}
+    return Snapshot.of(config, 7, backends, Identity(time.time).authenticator(config.auth))
 
 
 SNAPSHOT = snapshot()

@@ -30,6 +30,11 @@ def test_the_defaults_are_filled_in_human_form() -> None:
     assert shown["models"] == {"*": "local"}
 
 
+ACME = "{key: rf-acme-0123456789abcdef, tenant: acme, user: a}"
+GLOBEX = "{key: rf-globex-0123456789abcdef, tenant: globex, user: a}"
+ADMIN = "{key: rf-admin-0123456789abcdef, tenant: ops, user: a, role: admin}"
+
+
 def test_what_is_shown_is_a_configuration_that_means_the_same(load) -> None:
     first = load((DATA / "design.yaml").read_text())
     again = load(yaml.safe_dump(effective(first)))
@@ -42,16 +47,14 @@ def test_what_is_shown_is_a_configuration_that_means_the_same(load) -> None:
 
 def test_the_design_page_names_what_has_not_come(load) -> None:
     assert notes(load((DATA / "design.yaml").read_text())) == [
-        "auth.keys.0.limits: accepted, but does nothing yet",
-        "auth.keys.1.delegate: accepted, but does nothing yet",
-        "auth.jwt: accepted, but does nothing yet",
         "embedder: accepted, but does nothing yet",
         "backends.fleet.replicas: only the first one is used yet",
-        "retrievers: accepted, but does nothing yet",
+        "retrievers: accepted, but documents are not retrieved yet",
         "endpoints.chat_assistant.cache.semantic: accepted, but does nothing yet",
-        "endpoints.hr_questions.allow: accepted, but does nothing yet: every key may use this endpoint",
         "endpoints.hr_questions.retrieval: accepted, but does nothing yet",
         "endpoints.nightly_ticket_summary.mode: `batch` works like `request_response` yet",
+        "endpoints: default, chat_assistant, nightly_ticket_summary, invoice_json_extraction: `allow.tenants` is not "
+        "set, so all tenants may use them (every tenant of the identity provider)",
     ]
 
 
@@ -67,6 +70,20 @@ def test_the_design_page_names_what_has_not_come(load) -> None:
         (
             "auth: {keys: [{key: short, tenant: t, user: u}]}",
             ["auth.keys.0.key: shorter than 20 characters; `refrain keys new` makes a good one"],
+        ),
+        (f"auth: {{keys: [{ACME}, {ADMIN}]}}", []),
+        (
+            f"auth: {{keys: [{ACME}, {GLOBEX}]}}",
+            ["endpoints: default: `allow.tenants` is not set, so all tenants may use them (acme, globex)"],
+        ),
+        (
+            f"{{auth: {{keys: [{ACME}, {GLOBEX}]}}, retrievers: {{files: {{kind: folder, path: docs}}}}, "
+            "endpoints: {default: {share: public, allow: {tenants: [acme]}}}}",
+            [
+                "retrievers: accepted, but documents are not retrieved yet",
+                "retrievers.files.tenants: not set, so its documents are for all tenants (acme, globex)",
+                "endpoints.default.share: public, so one tenant may get an answer that another one's request has made",
+            ],
         ),
     ],
 )

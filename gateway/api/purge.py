@@ -1,0 +1,119 @@
+"""`POST /admin/purge`: take stored answers away, or mark them stale (`soft`), by criteria that must all hold."""
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from cache.match import Match
+from cache.stores.base import StoreUnavailable
+from gateway.api.audit import audited
+from gateway.api.roles import enter, own
+from gateway.config.units import parse_duration
+from gateway.errors import ApiError, bad_request, shorten
+from gateway.front import INCOMING
+from gateway.strict_json import parse_object
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+CRITERIA = ("key", "tags", "documents", "endpoint", "model", "tenant", "user", "older_than")
+FLAGS = ("soft", "dry_run")
+LATER = ("like",)
+MAX_NAMES, MAX_NAME = 1_000, 1_000
+"""What a line of the audit log has room for."""
+
+
+async def purge(gateway: "Gateway", request: Request) -> Response:
+    """Gives how many answers it has met; `dry_run` only counts them."""
+    principal = await enter(gateway, request)
+    body = parse_object(request.scope[INCOMING].body)
+    match = own(read_match(body, gateway.clock()), principal)
+    soft, dry_run = _flag(body, "soft"), _flag(body, "dry_run")
+
+    async def act() -> int:
+        try:
+            return await gateway.cache.purge(match, dry_run=dry_run, soft=soft)
+        except StoreUnavailable:
+            raise store_down() from None
+
+    if dry_run:
+        return JSONResponse({"purged": await act()})
+    details = {name: value for name, value in body.items() if name != "dry_run"}
+    purged = await audited(gateway, principal, "purge", details, act, lambda purged: {"purged": purged})
+    return JSONResponse({"purged": purged})
+
+
+def read_match(body: dict[str, Any], now: float) -> Match:
+    """The criteria of a purge request. Raises ApiError 400 with the field's name."""
+    for name in body:
+        if name in LATER:
+            raise bad_request(f"`{name}` is not supported yet.", param=name, code="not_supported")
+        if name not in (*CRITERIA, *FLAGS):
+            raise bad_request(f"`{shorten(name)}` is no criterion: {', '.join(CRITERIA)}.", param=shorten(name))
+    if not any(name in body for name in CRITERIA):
+        raise bad_request(f'Say what to purge: {", ".join(CRITERIA)}. Everything is {{"older_than": "0s"}}.')
+    return Match(
+        key=_key(body),
+        tags=_names(body, "tags"),
+        documents=_names(body, "documents"),
+        endpoint=_text(body, "endpoint"),
+        model=_text(body, "model"),
+        tenant=_text(body, "tenant"),
+        user=_text(body, "user"),
+        older_than=_before(body, now),
+    )
+
+
+def _key(body: dict[str, Any]) -> bytes | None:
+    text = _text(body, "key")
+    try:
+        key = None if text is None else bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if key is not None and len(key) != 32:
+        raise bad_request("`key` must be 64 hexadecimal digits, as /admin/entries shows them.", param="key")
+    return key
+
+
+def _text(body: dict[str, Any], name: str) -> str | None:
+    if name not in body:
+        return None
+    if not isinstance(body[name], str) or not 0 < len(body[name]) <= MAX_NAME:
+        raise bad_request(f"`{name}` must be a text of 1 to {MAX_NAME} characters.", param=name)
+    return str(body[name])
+
+
+def _names(body: dict[str, Any], name: str) -> frozenset[str] | None:
+    if name not in body:
+        return None
+    value = body[name]
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
+        raise bad_request(f"`{name}` must be a list of texts.", param=name)
+    if len(names) > MAX_NAMES or any(len(n) > MAX_NAME for n in names):
+        raise bad_request(f"`{name}`: at most {MAX_NAMES} texts of {MAX_NAME} characters.", param=name)
+    return frozenset(names)
+
+
+def _before(body: dict[str, Any], now: float) -> float | None:
+    text = _text(body, "older_than")
+    if text is None:
+        return None
+    try:
+        return now - parse_duration(text)
+    except ValueError as error:
+        raise bad_request(f"`older_than`: {error}", param="older_than") from None
+
+
+def _flag(body: dict[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise bad_request(f"`{name}` must be true or false.", param=name)
+    return value
+
+
+def store_down() -> ApiError:
+    return ApiError(
+        503, "The store does not answer; try again.", code="store_unavailable", headers={"retry-after": "5"}
+    )

@@ -1,0 +1,131 @@
+"""The backend: every answer names the call that made it, and the log knows whom that call was made for."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextvars import ContextVar
+
+from backends.base import Call, ReplyBroken, State
+from tests.scopes.log import Asked, Log, Made
+
+ASKED: ContextVar[Asked] = ContextVar("asked")
+"""The request in whose course something happens. Tasks inherit it, so a call made on the side has it too."""
+SSE = "text/event-stream"
+
+
+class ScriptedBackend:
+    """`fates` and `hold` are those of the burst under way; what is held waits for `gate`."""
+
+    name = "fake"
+    revision = "1"
+    private: tuple[str, ...] = ()
+    detail = ""
+
+    def __init__(self, log: Log, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self.fates: tuple[str, ...] = ("good",)
+        self.hold = "no"
+        self.gate = asyncio.Event()
+        self.held = 0
+        self._calls = 0
+
+    def script(self, fates: tuple[str, ...], hold: str) -> None:
+        self.fates, self.hold, self._calls = fates, hold, 0
+
+    def release(self) -> None:
+        self.script(("good",), "no")
+        self.gate.set()
+        self.gate = asyncio.Event()
+
+    async def send(self, call: Call) -> "Answer":
+        asked, log = ASKED.get(), self._log
+        asked.calls += 1
+        # A second call in a request's course is made for one of those who wait with it: its own has failed.
+        others = [a for a in log.asked if not a.ended and a.place == asked.place] if asked.calls > 1 else []
+        fate = self.fates[min(self._calls, len(self.fates) - 1)]
+        self._calls += 1
+        made = Made(len(log.made) + 1, asked, tuple(others), log.tick(), self._clock(), fate)
+        log.made[made.serial] = made
+        answer = Answer(self, log, made, streams=b'"stream":true' in call.body)
+        if self.hold == "before":
+            await answer.wait(self.gate)
+        return answer
+
+    async def start(self) -> None:
+        pass
+
+    def state(self) -> State:
+        return "ready"
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Answer:
+    def __init__(self, backend: ScriptedBackend, log: Log, made: Made, *, streams: bool) -> None:
+        self._backend = backend
+        self._log = log
+        self._made = made
+        self._gate = backend.gate if backend.hold == "middle" else None
+        self.status = {"error": 500, "refused": 400}.get(made.fate, 200)
+        kind = SSE if streams and self.status == 200 else "application/json"
+        self.headers: Mapping[str, str] = {"content-type": kind}
+
+    async def wait(self, gate: asyncio.Event) -> None:
+        self._backend.held += 1
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            self._end()
+            raise
+        finally:
+            self._backend.held -= 1
+
+    async def read(self) -> bytes:
+        if self._gate is not None:
+            await self.wait(self._gate)
+        if self.status != 200:
+            return b'{"error": {"message": "No.", "type": "server_error", "param": null, "code": null}}'
+        if self._made.fate == "broken":
+            raise ReplyBroken("The reply ended early.")
+        self._made.whole = self._log.tick()
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": self._text()},
+            "finish_reason": self._reason(),
+        }
+        return json.dumps({**self._head("chat.completion"), "choices": [choice], "usage": USAGE}).encode()
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        yield self._chunk({"role": "assistant", "content": self._text()}, None)
+        if self._gate is not None:
+            await self.wait(self._gate)
+        if self._made.fate == "broken":
+            raise ReplyBroken("The stream ended early.")
+        self._made.whole = self._log.tick()
+        usage = json.dumps({**self._head("chat.completion.chunk"), "choices": [], "usage": USAGE})
+        yield self._chunk({}, self._reason()) + f"data: {usage}\n\ndata: [DONE]\n\n".encode()
+
+    async def aclose(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._made.ended is None:
+            self._made.ended = self._log.tick()
+
+    def _head(self, kind: str) -> dict[str, object]:
+        return {"id": f"chatcmpl-serial-{self._made.serial}-", "object": kind, "created": 1, "model": "m"}
+
+    def _text(self) -> str:
+        return f"This is serial-{self._made.serial}- speaking."
+
+    def _reason(self) -> str:
+        return "length" if self._made.fate == "cut" else "stop"
+
+    def _chunk(self, delta: dict[str, str], reason: str | None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        return f"data: {json.dumps({**self._head('chat.completion.chunk'), 'choices': [choice]})}\n\n".encode()
+
+
+USAGE = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}

@@ -1,0 +1,165 @@
+"""What happens in a sequence: a seed gives a world and a list of steps, the same ones every time.
+
+There are few distinct prompts, and a request often repeats an earlier one (as it was, by another key, in another
+spelling), so that most of them could meet an answer that was made for somebody else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from tests.scopes.steps import (
+    FORMS,
+    PLAIN,
+    SPELLINGS,
+    Ask,
+    Burst,
+    Control,
+    Look,
+    Purge,
+    Release,
+    Reload,
+    Revoke,
+    Step,
+    Tamper,
+    Wait,
+)
+from tests.scopes.world import ADMIN, PERMISSIONS, USERS, WRONG, World, changed, new_world
+
+FATES = (("good",),) * 12 + (("cut",), ("error",), ("error", "good"), ("refused",), ("broken",), ("broken", "good"))
+
+
+def plan(seed: int, *, stored: bool) -> tuple[World, list[Step]]:
+    """`stored`: with a store behind the memory."""
+    random = Random(seed)
+    world = first = new_world(random)
+    steps: list[Step] = []
+    asked: list[Ask] = []
+    for _ in range(random.randint(8, 22)):
+        if asked and not isinstance(steps[-1], Burst | Release) and random.random() < 0.4:
+            # What has changed anything shows when the same comes again.
+            step: Step = Burst((replace(random.choice(asked[-4:]), leaves=False),))
+        else:
+            step = _step(random, world, asked, stored=stored)
+        if isinstance(step, Burst):
+            asked.extend(step.asks)
+        elif isinstance(step, Reload):
+            world = step.world
+        steps.append(step)
+    return first, steps
+
+
+def _step(random: Random, world: World, asked: Sequence[Ask], *, stored: bool) -> Step:
+    dice = random.random()
+    if dice < 0.62 or not asked:
+        return _burst(random, world, asked)
+    if dice < 0.72:
+        return Wait(random.choice((1.0, 5.0, 9.5, 10.0, 19.5, 20.5, 29.5, 30.0, 45.0)))
+    if dice < 0.84:
+        return _purge(random, world, asked)
+    recent = random.choice(asked[-4:])
+    if dice < 0.90:
+        return Reload(*changed(random, world, recent.token, recent.endpoint))
+    if dice < 0.95:
+        return Tamper() if stored else Release()
+    if dice < 0.97:
+        return Look("rf-scopes-tenant-admin")
+    if dice < 0.98 and recent.token != ADMIN:
+        return Revoke(recent.token)
+    return Release()
+
+
+def _burst(random: Random, world: World, asked: Sequence[Ask]) -> Burst:
+    first = _ask(random, world, asked)
+    asks = [first]
+    for _ in range(random.choice((0, 0, 0, 0, 1, 2, 3))):
+        asks.append(_another(random, world, first) if random.random() < 0.8 else _ask(random, world, asked))
+    hold = random.choice(("no", "no", "no", "no", "before", "middle"))
+    if hold != "no":
+        asks = [replace(ask, leaves=random.random() < 0.15) for ask in asks]
+    return Burst(tuple(asks), random.choice(FATES), hold)
+
+
+def _ask(random: Random, world: World, asked: Sequence[Ask]) -> Ask:
+    """A new request, or one like an earlier one."""
+    dice = random.random()
+    if asked and dice < 0.35:
+        return replace(random.choice(asked[-6:]), leaves=False)
+    if asked and dice < 0.75:
+        return _another(random, world, random.choice(asked[-6:]))
+    ask = Ask(
+        token="",
+        endpoint=random.choice(list(world.endpoints)),
+        prompt=random.choice((1, 1, 2)),
+        model=random.choice(("small", "small", "small", "large")),
+        temperature=random.choice((None, None, None, 0, 1)),
+        form=random.choice(list(FORMS)),
+        control=_control(random),
+    )
+    return _as_somebody(random, world, ask)
+
+
+def _another(random: Random, world: World, ask: Ask) -> Ask:
+    """The same request by somebody else, and perhaps spelled in another way, or to another endpoint."""
+    ask = replace(_as_somebody(random, world, ask), leaves=False)
+    dice = random.random()
+    if dice < 0.15:
+        return replace(ask, endpoint=random.choice(list(world.endpoints)))
+    if dice < 0.4:
+        return replace(ask, spelling=random.randrange(SPELLINGS), form=random.choice(list(FORMS)))
+    if dice < 0.55:
+        return replace(ask, control=_control(random))
+    return ask
+
+
+def _as_somebody(random: Random, world: World, ask: Ask) -> Ask:
+    key = random.choice(world.keys)
+    token = WRONG if random.random() < 0.03 else key.token
+    behalf = None
+    if random.random() < (0.8 if key.delegate else 0.05):
+        names = [k.person.user for k in world.keys if k.person.tenant == key.person.tenant]
+        behalf = (random.choice([n for n in (*names, *USERS) if ";" not in n]), random.choice(PERMISSIONS))
+    return replace(ask, token=token, behalf=behalf, api_key=random.random() < 0.1)
+
+
+def _control(random: Random) -> Control:
+    if random.random() < 0.65:
+        return PLAIN
+
+    def sometimes(chance: float) -> bool:
+        return random.random() < chance
+
+    return Control(
+        no_cache=sometimes(0.12),
+        no_store=sometimes(0.12),
+        only_if_cached=sometimes(0.2),
+        max_age=random.choice((0, 5, 20)) if sometimes(0.15) else None,
+        max_stale=random.choice((0, 5, 50)) if sometimes(0.2) else None,
+        ttl=random.choice((0, 5, 20, 1000)) if sometimes(0.2) else None,
+        tags=frozenset(random.sample(("red", "green"), random.randint(0, 2))) if sometimes(0.4) else frozenset(),
+        no_tier=sometimes(0.04),
+        in_body=sometimes(0.25),
+    )
+
+
+def _purge(random: Random, world: World, asked: Sequence[Ask]) -> Purge:
+    ask = random.choice(asked[-4:])
+    key = world.key(ask.token) or random.choice(world.keys)
+    criteria = {
+        "tags": random.choice(("red", "green")),
+        "documents": "handbook/leave.md",
+        "endpoint": ask.endpoint,
+        "model": ask.model,
+        "tenant": key.person.tenant,
+        "user": key.person.user,
+        "older_than": random.choice(("0s", "5s", "20s")),
+    }
+    names = random.sample(list(criteria), random.choice((1, 1, 1, 2)))
+    of = random.randint(1, 3) if random.random() < 0.25 else None
+    return Purge(
+        token=random.choice((ADMIN, ADMIN, ADMIN, "rf-scopes-tenant-admin", random.choice(world.keys).token, WRONG)),
+        criteria=() if of is not None and random.random() < 0.7 else tuple((n, criteria[n]) for n in names),
+        of=of,
+        soft=random.random() < 0.25,
+        dry_run=random.random() < 0.15,
+    )
