@@ -34,7 +34,7 @@ from gateway.wire.sse import event
 
 log = structlog.get_logger("refrain")
 
-LARGE_BODY = 64 * 1024
+LARGE_BODY = 16 * 1024
 MANY_VALUES = 2_000
 """A body of more bytes, or of more commas, is parsed in a thread, so that it does not hold up the event loop."""
 

@@ -35,7 +35,9 @@ _NO_WORD = re.compile(r"[\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+|
 _DIGITS = re.compile(r"\d+")
 _CHINESE_AND_ON = "\u3005"  # from here on in Unicode there are the scripts without blanks, and Korean
 
-LONG = 50_000
+END = 4_000
+"""Characters that are read of a text's beginning and of its end."""
+LONG = 48_000
 """Characters of all turns together. More is not read, which would hold up everybody else, and counts as about now."""
 
 _VERDICT = ""  # no word is empty, so its place in a node is free
@@ -47,7 +49,8 @@ _Node = dict[str, Any]  # from the next word to its node; the verdict is in the 
 
 def about_now(api: Api, body: Mapping[str, Any]) -> bool:
     """Does any user turn of this chat, or any prompt of this completion, ask about now?"""
-    texts = list(_user_texts(body.get("messages")) if api == "chat" else _strings(body.get("prompt")))
+    found = _user_texts(body.get("messages")) if api == "chat" else _strings(body.get("prompt"))
+    texts = [_ends(text) for text in found]
     return sum(map(len, texts)) > LONG or any(_speaks_of_now(text) for text in texts)
 
 
@@ -63,6 +66,11 @@ def _user_texts(messages: Any) -> Iterator[str]:
 
 def _strings(value: Any) -> Iterator[str]:
     yield from (v for v in (value if isinstance(value, list) else (value,)) if isinstance(v, str))
+
+
+def _ends(text: str) -> str:
+    """What is asked stands before or after what is pasted."""
+    return text if len(text) <= 2 * END else f"{text[:END]}\n{text[-END:]}"
 
 
 def _speaks_of_now(text: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.volatile import LONG, about_now
+from gateway.volatile import END, LONG, about_now
 from tests.gateway.values import json_values, some
 from tests.gateway.volatile_prompts import AGELESS, OF_NOW
 
@@ -219,13 +219,22 @@ def test_a_megabyte_takes_no_longer_than_folding_it_a_few_times(piece: str) -> N
 
 @pytest.mark.parametrize("piece", ["a quick brown fox jumps, and runs. ", "what the last price a ", "机器学习智能的，"])
 def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
-    short, long = (chat((piece * LONG)[:size]) for size in (LONG // 8, LONG))
+    pages = [(piece * LONG)[: 2 * END]] * (LONG // (2 * END) // 5)
+    short, long = chat(*pages), chat(*pages * 5)
     assert not about_now("chat", long)
-    assert seconds(lambda: about_now("chat", long)) < 8 * 4 * seconds(lambda: about_now("chat", short))
+    assert seconds(lambda: about_now("chat", long)) < 5 * 4 * seconds(lambda: about_now("chat", short))
 
 
-def test_what_is_too_long_to_read_counts_as_about_now() -> None:
-    half = "a" * (LONG // 2)
-    assert not about_now("chat", chat(half, half))
-    assert about_now("chat", chat(half, half, "a"))
-    assert about_now("completions", {"prompt": [half, half, "a"]})
+def test_of_a_long_text_the_two_ends_are_read() -> None:
+    document = "Once upon a time. " * 10_000
+    assert not asks(document)
+    assert asks(f"{NOW}\n\n{document}")
+    assert asks(f"{document}\n\n{NOW}")
+    assert not asks(f"{document} What happened today? {document}")
+
+
+def test_what_is_too_much_to_read_counts_as_about_now() -> None:
+    turns = ["a" * (2 * END)] * (LONG // (2 * END))
+    assert not about_now("chat", chat(*turns))
+    assert about_now("chat", chat(*turns, "a" * (2 * END)))
+    assert about_now("completions", {"prompt": [*turns, "a" * (2 * END)]})
