@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from cache.entry import Entry
 from cache.match import Match
@@ -45,7 +46,7 @@ class ExactCache:
         self.front = front
         self._store: Store | None = None
         self.max_entry = max_entry
-        self._purges: deque[tuple[int, Match]] = deque(maxlen=REMEMBERED_PURGES)
+        self._purges: deque[Match] = deque(maxlen=REMEMBERED_PURGES)  # in their order; the last is number `_count`
         self._count = 0
         self._under_way: set[int] = set()
         self._bans: list[_Ban] = []
@@ -95,9 +96,10 @@ class ExactCache:
 
     def purged(self, entry: Entry, *, since: int) -> bool:
         """Has a purge matched this entry after that mark?"""
-        if self._count - since > REMEMBERED_PURGES:
+        later = self._count - since
+        if later > REMEMBERED_PURGES:
             return True  # more purges than we remember: better a miss than an answer that was to go
-        return any(n > since and match.accepts(entry) for n, match in reversed(self._purges))
+        return any(match.accepts(entry) for match in islice(reversed(self._purges), later))
 
     async def purge(self, match: Match, *, soft: bool = False, dry_run: bool = False) -> int:
         """Remove what matches from both layers and from answers still being made; with `soft`, end the life of what is
@@ -106,7 +108,7 @@ class ExactCache:
         if dry_run:
             return await self._purge_layers(match, soft=soft, dry_run=True)
         self._count = number = self._count + 1
-        self._purges.append((number, match))
+        self._purges.append(match)
         self._under_way.add(number)
         ban = _Ban(number, match, soft, self._now())
         try:

@@ -59,6 +59,13 @@ class Gateway:
         """Raises StoreError or StateError where there can be no store."""
         config = self._snapshot.config
         self.state = await State.open(state_path(config.store.url, config.store.durable_url))
+        try:
+            await self._start(config)
+        except BaseException:
+            await self.state.aclose()
+            raise
+
+    async def _start(self, config: Config) -> None:
         await self.identity.open(self.state)
         await asyncio.to_thread(load_catalogue)
         await self.cache.open(config.store.url, max_bytes=config.store.max_bytes, now=self.clock)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import msgspec
+
 from cache.stores import MEMORY, SQLITE
 
 APPLICATION = 0x52667253
@@ -41,11 +43,11 @@ PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
 
-FOREIGN = (sqlite3.Error, OSError, UnicodeError, OverflowError)
-"""What `translate` takes: what SQLite, the system, and the binding of values raise."""
+FOREIGN = (sqlite3.Error, OSError, UnicodeError, OverflowError, msgspec.DecodeError)
+"""What `translate` takes: what SQLite, the system, and the conversion of values raise."""
 
 _KEPT = (
-    "It says which keys are revoked, so nothing else is put in its place: restore it from a backup, or move it away and "
+    "It says which keys are revoked, so nothing is put in its place by itself: restore a backup, or move it away and "
     "revoke those keys again."
 )
 _ACCESS = "Let this user read and write it and its folder, or set store.durable_url to another path."

@@ -28,8 +28,8 @@ async def audit(gateway: "Gateway", request: Request) -> Response:
     principal = await enter(gateway, request)
     try:
         lines = await gateway.state.lines(tenant=own_tenant(principal), limit=read_limit(request))
-    except StateError:
-        raise _unavailable() from None
+    except StateError as error:
+        raise _unavailable(error) from None
     return JSONResponse({"lines": lines})
 
 
@@ -54,8 +54,8 @@ async def audited(
     )
     try:
         number = await gateway.state.begin(line)
-    except StateError:
-        raise _unavailable() from None
+    except StateError as error:
+        raise _unavailable(error) from None
     try:
         done = await act()
     except ApiError as error:
@@ -75,6 +75,7 @@ async def _end(gateway: "Gateway", number: int, line: AuditLine, result: Mapping
         log.error("an audit line could not be completed", number=number, reason=str(error))
 
 
-def _unavailable() -> ApiError:
+def _unavailable(error: StateError) -> ApiError:
+    log.error("the audit log cannot be used", reason=str(error))
     text = "The audit log cannot be read or written, and nothing is done without it. See the gateway's log."
     return ApiError(503, text, code="audit_unavailable", headers={"retry-after": "5"})

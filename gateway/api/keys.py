@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -16,6 +17,8 @@ from gateway.strict_json import parse_object
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+
+log = structlog.get_logger("refrain")
 
 ID_LENGTH = 12
 """Hexadecimal digits of a key's hash by which it is named: too few to make a guess at the key any easier."""
@@ -37,12 +40,14 @@ async def revoke(gateway: "Gateway", request: Request) -> Response:
         raise forbidden()
     shown = _shown(key)
 
+    # At once, whatever becomes of the writing.
+    gateway.identity.revoke(key)
+
     async def act() -> None:
-        # At once, whatever becomes of the writing.
-        gateway.identity.revoke(key)
         try:
             await gateway.state.revoke(key.digest, at=gateway.clock(), by=principal.user)
-        except StateError:
+        except StateError as error:
+            log.error("a revocation could not be written", id=shown["id"], reason=str(error))
             text = "The key is refused from now on, but a restart would forget it: that could not be written."
             raise ApiError(503, text, code="not_recorded", headers={"retry-after": "5"}) from None
 

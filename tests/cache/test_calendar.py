@@ -29,6 +29,10 @@ def utc(text: str) -> float:
         ("America/New_York", "2026-11-01 04:00", "2026-11-02 05:00"),
         ("America/Sao_Paulo", "2018-11-03 12:00", "2018-11-04 03:00"),  # there is no midnight: 0:00 is 1:00
         ("America/Sao_Paulo", "2018-11-04 03:00", "2018-11-05 02:00"),
+        ("Asia/Beirut", "2022-03-26 12:00", "2022-03-26 22:00"),
+        ("Africa/Cairo", "2010-04-29 12:00", "2010-04-29 22:00"),
+        ("Asia/Beirut", "2022-10-29 20:30", "2022-10-29 22:00"),  # 23:30, and at 0:00 it is 23:00 again
+        ("Asia/Beirut", "2022-10-29 21:30", "2022-10-29 22:00"),  # 23:30 for the second time
         ("America/Havana", "2026-10-31 12:00", "2026-11-01 04:00"),  # midnight comes twice: the first
         ("America/St_Johns", "2010-11-07 02:00", "2010-11-07 02:30"),
         ("America/St_Johns", "2010-11-07 02:45", "2010-11-07 03:30"),  # 0:01 was 23:01 of the day before again

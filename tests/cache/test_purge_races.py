@@ -14,7 +14,7 @@ from cache.entry import Entry
 from cache.exact import ExactCache
 from cache.match import Match
 from cache.stores.memory import MemoryStore
-from tests.contract.stores import START, Clock, key_of, make_entry
+from tests.contract.stores import Clock, key_of, make_entry
 
 MIB = 2**20
 ROUNDS = 1000
@@ -100,8 +100,8 @@ class Round:
         return self.events
 
     async def pause(self) -> None:
-        if self.dice.random() < 0.2:
-            await asyncio.sleep(self.dice.random() * 0.002)  # a thread of the store may get somewhere
+        if self.dice.random() < 0.05:
+            await asyncio.sleep(self.dice.random() * 0.001)  # a thread of the store may get somewhere
         for _ in range(self.dice.randrange(4)):
             await asyncio.sleep(0)
 
@@ -154,7 +154,6 @@ async def test_no_purge_loses_a_race(cache: ExactCache, clock: Clock) -> None:
     seen: Counter[str] = Counter()
     for seed in range(ROUNDS):
         await Round(cache, clock, seed, seen).run()
-    assert clock() > START
     # It was about something: each of these came about often.
     assert set(seen) == {"kept", "purged_meanwhile", "miss", "fresh", "stale"}
     assert min(seen.values()) > ROUNDS / 2, seen
