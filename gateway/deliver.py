@@ -66,6 +66,8 @@ async def _end(listener: Listener) -> Filled:
         raise broken("The backend's answer has no choices to stream.")
     else:
         body = await streamed_form(ask, filled)
+        if listener.gone:
+            raise Disconnected  # it left while a thread was at work for it
         _begin(listener)
         _served(listener)
         await outlet.whole(200, visit.headers(ask), body)

@@ -91,10 +91,16 @@ def test_what_is_noted(load, text: str, noted: list[str]) -> None:
     assert notes(load(text)) == noted
 
 
-def test_the_example_is_valid_and_does_what_it_says() -> None:
-    files = list(EXAMPLES.glob("*.yaml"))
-    assert EXAMPLES / "refrain.yaml" in files
+SECRETS = {name: f"{name}-0123456789abcdef" for name in ("OPENAI_API_KEY", "REFRAIN_KEY", "WEBAPP_KEY", "ADMIN_KEY")}
+
+
+@pytest.mark.parametrize("name", ["refrain.yaml", "many-people.yaml"])
+def test_the_examples_are_valid_and_leave_nothing_to_note(name: str) -> None:
+    assert name in {file.name for file in EXAMPLES.glob("*.yaml")}
+    assert notes(load_config(EXAMPLES / name, SECRETS)) == []
+
+
+def test_the_first_example_does_what_it_says() -> None:
     config = load_config(EXAMPLES / "refrain.yaml", {"OPENAI_API_KEY": "sk-1", "REFRAIN_KEY": "r" * 40})
     assert config.auth.required
     assert config.endpoints["chat_assistant"].share == "user"
-    assert notes(config) == []
