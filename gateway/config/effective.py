@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-from gateway.config.fields import Section
+from gateway.config.fields import Section, is_loopback
 from gateway.config.models import Config
 from gateway.config.not_yet import BATCH_MODE_YET, NOT_YET
 
@@ -20,7 +21,7 @@ def effective(config: Config) -> dict[str, Any]:
 
 def notes(config: Config) -> list[str]:
     """One line for each thing that was set but does nothing yet, or that deserves a second thought."""
-    return [*_not_yet(config, ()), *_batch(config), *_short_keys(config), *_open_to_all(config)]
+    return [*_not_yet(config, ()), *_batch(config), *_short_keys(config), *_plain_keys(config), *_open_to_all(config)]
 
 
 def _not_yet(value: object, path: tuple[str, ...]) -> Iterator[str]:
@@ -57,6 +58,12 @@ def _short_keys(config: Config) -> Iterator[str]:
     for index, key in enumerate(config.auth.keys):
         if key.key is not None and len(key.key.get_secret_value()) < _SHORT_KEY:
             yield f"auth.keys.{index}.key: shorter than {_SHORT_KEY} characters; `refrain keys new` makes a good one"
+
+
+def _plain_keys(config: Config) -> Iterator[str]:
+    jwt = config.auth.jwt
+    if jwt is not None and (url := urlsplit(jwt.jwks_url)).scheme == "http" and not is_loopback(url.hostname or ""):
+        yield "auth.jwt.jwks_url: without https, whoever is on the way can put in keys of their own and sign tokens"
 
 
 def _open_to_all(config: Config) -> Iterator[str]:

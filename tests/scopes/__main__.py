@@ -33,8 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _progress(sequences: int) -> Iterator[Callable[[int], None]]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         every = max(1, sequences // LINES)
 
         def line(done: int) -> None:
@@ -44,7 +43,7 @@ def _progress(sequences: int) -> Iterator[Callable[[int], None]]:
         yield line
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=sequences)
         yield lambda done: bar.update(task, completed=done)
 

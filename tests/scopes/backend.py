@@ -1,9 +1,11 @@
 """The backend: every answer names the call that made it, and the log knows whom that call was made for."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextvars import ContextVar
+from typing import Any
+
+from msgspec.json import encode
 
 from backends.base import Call, ReplyBroken, State
 from tests.scopes.log import Asked, Log, Made
@@ -11,6 +13,8 @@ from tests.scopes.log import Asked, Log, Made
 ASKED: ContextVar[Asked] = ContextVar("asked")
 """The request in whose course something happens. Tasks inherit it, so a call made on the side has it too."""
 SSE = "text/event-stream"
+ANSWER, CHUNK = "chat.completion", "chat.completion.chunk"
+USAGE = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
 
 
 class ScriptedBackend:
@@ -90,12 +94,8 @@ class Answer:
         if self._made.fate == "broken":
             raise ReplyBroken("The reply ended early.")
         self._made.whole = self._log.tick()
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": self._text()},
-            "finish_reason": self._reason(),
-        }
-        return json.dumps({**self._head("chat.completion"), "choices": [choice], "usage": USAGE}).encode()
+        message = {"role": "assistant", "content": self._text()}
+        return encode(self._object(ANSWER, {"message": message, "finish_reason": self._reason()}) | {"usage": USAGE})
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         yield self._chunk({"role": "assistant", "content": self._text()}, None)
@@ -104,8 +104,8 @@ class Answer:
         if self._made.fate == "broken":
             raise ReplyBroken("The stream ended early.")
         self._made.whole = self._log.tick()
-        usage = json.dumps({**self._head("chat.completion.chunk"), "choices": [], "usage": USAGE})
-        yield self._chunk({}, self._reason()) + f"data: {usage}\n\ndata: [DONE]\n\n".encode()
+        usage = self._object(CHUNK) | {"usage": USAGE}
+        yield self._chunk({}, self._reason()) + b"data: " + encode(usage) + b"\n\ndata: [DONE]\n\n"
 
     async def aclose(self) -> None:
         self._end()
@@ -114,18 +114,16 @@ class Answer:
         if self._made.ended is None:
             self._made.ended = self._log.tick()
 
-    def _head(self, kind: str) -> dict[str, object]:
-        return {"id": f"chatcmpl-serial-{self._made.serial}-", "object": kind, "created": 1, "model": "m"}
+    def _object(self, kind: str, *choices: dict[str, Any]) -> dict[str, Any]:
+        named = [{"index": 0, **choice} for choice in choices]
+        id = f"chatcmpl-serial-{self._made.serial}-"
+        return {"id": id, "object": kind, "created": 1, "model": "m", "choices": named}
+
+    def _chunk(self, delta: dict[str, str], reason: str | None) -> bytes:
+        return b"data: " + encode(self._object(CHUNK, {"delta": delta, "finish_reason": reason})) + b"\n\n"
 
     def _text(self) -> str:
         return f"This is serial-{self._made.serial}- speaking."
 
     def _reason(self) -> str:
         return "length" if self._made.fate == "cut" else "stop"
-
-    def _chunk(self, delta: dict[str, str], reason: str | None) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        return f"data: {json.dumps({**self._head('chat.completion.chunk'), 'choices': [choice]})}\n\n".encode()
-
-
-USAGE = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}

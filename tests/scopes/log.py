@@ -18,7 +18,8 @@ FAILURES = ("error", "refused", "broken")
 
 @dataclass(eq=False)
 class Asked:
-    """A request, what held when it came, and what it was answered. `person` None: nobody who may ask."""
+    """A request, what held when it came, and what it was answered. `person` None: nobody who may ask;
+    `place` is where its answer lives: those with the same may share one."""
 
     ask: Ask
     person: Person | None
@@ -33,15 +34,12 @@ class Asked:
     age: int | None = None
     serials: frozenset[int] = frozenset()
     calls: int = 0
+    scope: Scope = field(init=False)
+    place: tuple[object, ...] = field(init=False)
 
-    @property
-    def scope(self) -> Scope:
-        return scope_of(self.policy, self.person) if self.person is not None else ()
-
-    @property
-    def place(self) -> tuple[object, ...]:
-        """Where its answer lives: those with the same may share one."""
-        return (self.ask.endpoint, self.scope, self.ask.meaning)
+    def __post_init__(self) -> None:
+        self.scope = scope_of(self.policy, self.person) if self.person is not None else ()
+        self.place = (self.ask.endpoint, self.scope, self.ask.meaning)
 
     @property
     def bypasses(self) -> bool:

@@ -35,7 +35,7 @@ def plan(seed: int, *, stored: bool) -> tuple[World, list[Step]]:
     world = first = new_world(random)
     steps: list[Step] = []
     asked: list[Ask] = []
-    for _ in range(random.randint(8, 22)):
+    for _ in range(random.randint(8, 20)):
         if asked and not isinstance(steps[-1], Burst | Release) and random.random() < 0.4:
             # What has changed anything shows when the same comes again.
             step: Step = Burst((replace(random.choice(asked[-4:]), leaves=False),))
@@ -114,10 +114,13 @@ def _another(random: Random, world: World, ask: Ask) -> Ask:
 
 def _as_somebody(random: Random, world: World, ask: Ask) -> Ask:
     key = random.choice(world.keys)
+    if ask.behalf is not None and random.random() < 0.5:
+        key = world.key(ask.token) or key  # the same key speaks for another one
     token = WRONG if random.random() < 0.03 else key.token
     behalf = None
     if random.random() < (0.8 if key.delegate else 0.05):
         names = [k.person.user for k in world.keys if k.person.tenant == key.person.tenant]
+        # A semicolon ends the name in the header.
         behalf = (random.choice([n for n in (*names, *USERS) if ";" not in n]), random.choice(PERMISSIONS))
     return replace(ask, token=token, behalf=behalf, api_key=random.random() < 0.1)
 

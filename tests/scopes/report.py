@@ -20,7 +20,7 @@ ROWS = {
     "failed": "  the backend failed",
     "left": "  left before anything came",
     "checked": "answers checked",
-    "opportunities": "  answered before for another scope",
+    "opportunities": "  answered before for another scope or endpoint",
     "expiries": "  made anew, the older one being past its life",
     "purges": "purges",
     "revoked": "keys revoked",
@@ -38,9 +38,9 @@ def figures(result: Result) -> dict[str, Any]:
 
 
 def text(result: Result) -> str:
-    lines = [f"{words:48}{result.counts[name]:>9,}" for name, words in ROWS.items()]
-    lines.append(f"{'violations':48}{int(result.found is not None):>9,}")
-    lines.append(f"{'seconds':48}{result.seconds:>9,.1f}")
+    lines = [f"{words:50}{result.counts[name]:>9,}" for name, words in ROWS.items()]
+    lines.append(f"{'violations':50}{int(result.found is not None):>9,}")
+    lines.append(f"{'seconds':50}{result.seconds:>9,.1f}")
     if result.unseen:
         lines.append(f"\nNever happened: {', '.join(result.unseen)}.")
     if result.found is not None:

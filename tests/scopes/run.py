@@ -1,6 +1,7 @@
 """Many sequences, one after the other; and the shortest way to what one of them found."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -122,11 +123,7 @@ def _runs(leak: str | None) -> Iterator[Runs]:
 def _silence() -> Iterator[None]:
     """The gateway logs every request that fails, and here many do."""
     before = structlog.get_config()
-
-    def drop(logger: object, method: str, event: object) -> str:
-        raise structlog.DropEvent
-
-    structlog.configure(processors=[drop])
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
         yield
     finally:

@@ -166,6 +166,6 @@ def _policy(random: Random, people: list[Person]) -> Policy:
         if_error=40.0 if sometimes(0.3) else 0.0,
         bypass_sampled=sometimes(0.1),
         finish=sometimes(0.2),
-        tenants=frozenset({someone.tenant}) if sometimes(0.1) else frozenset(),
-        permissions=someone.permissions if sometimes(0.1) else frozenset(),
+        tenants=frozenset({someone.tenant}) if sometimes(0.07) else frozenset(),
+        permissions=someone.permissions if sometimes(0.07) else frozenset(),
     )

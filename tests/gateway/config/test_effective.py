@@ -73,6 +73,14 @@ def test_the_design_page_names_what_has_not_come(load) -> None:
         ),
         (f"auth: {{keys: [{ACME}, {ADMIN}]}}", []),
         (
+            "auth: {jwt: {jwks_url: 'http://idp.example/k', issuer: i, audience: a, tenant: t}}",
+            [
+                "auth.jwt.jwks_url: without https, whoever is on the way can put in keys of their own and sign tokens",
+                "endpoints: default: `allow.tenants` is not set, so all tenants may use them "
+                "(every tenant of the identity provider)",
+            ],
+        ),
+        (
             f"auth: {{keys: [{ACME}, {GLOBEX}]}}",
             ["endpoints: default: `allow.tenants` is not set, so all tenants may use them (acme, globex)"],
         ),
