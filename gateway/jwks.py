@@ -18,9 +18,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import structlog
-from cryptography.exceptions import UnsupportedAlgorithm
 from jwt import PyJWK
-from jwt.exceptions import PyJWTError
 
 REFRESH = 300.0
 PAUSE = 10.0
@@ -171,7 +169,7 @@ def signers(keys: Iterable[Any]) -> Iterable[Signer]:
     for jwk in keys:
         for alg in _algorithms(jwk):
             public = {"kty": jwk["kty"], **{name: jwk[name] for name in PUBLIC[jwk["kty"]] if name in jwk}}
-            with suppress(PyJWTError, UnsupportedAlgorithm, ValueError, TypeError):
+            with suppress(Exception):  # whatever one key is, and its libraries raise, spoils nothing
                 key = PyJWK(public, alg)
                 if jwk["kty"] != "RSA" or key.key.key_size in RSA_BITS:
                     yield Signer(jwk.get("kid"), alg, tuple(public.values()), key)

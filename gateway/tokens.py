@@ -76,15 +76,14 @@ class Tokens:
         if known is not None and known.version == self.keys.version and self._clock() < known.until:
             return known
         self._remembered.pop(digest, None)
-        key = await self._key(token)
-        version = self.keys.version
+        key, version = await self._key(token)
         verified = self._read(_claims(token, key, self._config), version)
         if len(self._remembered) >= REMEMBERED:
             del self._remembered[next(iter(self._remembered))]  # the oldest
         self._remembered[digest] = verified
         return verified
 
-    async def _key(self, token: bytes) -> PyJWK:
+    async def _key(self, token: bytes) -> tuple[PyJWK, int]:
         try:
             header = jwt.get_unverified_header(token)
         except (PyJWTError, ValueError, RecursionError):
@@ -94,13 +93,15 @@ class Tokens:
             raise _invalid("is signed with an algorithm that is not accepted here")
         if "crit" in header:
             raise _invalid("asks for an extension that is not known here")
-        key = await self.keys.look_up(kid, alg)
+        await self.keys.look_up(kid, alg)
+        version = self.keys.version  # before the key: one that grows too old after this takes the version with it
+        key = self.keys.find(kid, alg)
         if key is None and not self.keys.ready:
             text = "The identity provider's keys cannot be read, so no token can be verified. Try again in a moment."
             raise ApiError(503, text, code="identity_provider_unavailable", headers={"retry-after": "5"})
         if key is None:
             raise _invalid("is signed with a key that the identity provider does not have")
-        return key
+        return key, version
 
     def _read(self, claims: Mapping[str, Any], version: int) -> Verified:
         now, config = self._clock(), self._config

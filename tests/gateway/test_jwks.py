@@ -13,7 +13,7 @@ from gateway import jwks
 from gateway.jwks import PAUSE, SigningKeys, signers
 from tests.gateway.desk import Mono, happens, reading
 from tests.gateway.values import json_values, some
-from tests.support.issuer import Answer, Issuer, Pair, issuer, private_key
+from tests.support.issuer import Answer, Issuer, Pair, base64url, issuer, private_key
 
 RSA = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
 EC = Pair("ec", "ES256", private_key("ES256"))
@@ -93,6 +93,7 @@ def test_a_key_that_states_an_algorithm_is_used_for_that_only() -> None:
         RS.jwk(n=[]),
         RS.jwk(e="AQ"),
         RS.jwk(n="AQAB"),
+        RS.jwk(n=base64url(b"\xff" * 2049)),
         ED.jwk(crv="X25519"),
         ED.jwk(x="AAAA"),
         Pair("weak", "RS256", private_key("RS256", bits=1024)).jwk(),

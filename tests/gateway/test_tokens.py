@@ -3,6 +3,7 @@
 import json
 import traceback
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -218,6 +219,21 @@ async def test_without_keys_there_is_no_telling(idp: Issuer) -> None:
         idp.up()
         desk.mono.now += PAUSE
         assert "key" in await desk.refused(token)
+
+
+@pytest.mark.parametrize("readings", range(8))
+async def test_a_day_ends_while_a_token_is_verified(readings: int, idp: Issuer) -> None:
+    """After so many looks at the clock: what was verified by a key that is too old is not kept as if it were not."""
+    async with open_desk(idp) as desk:
+        idp.down()
+        end = desk.mono.now + MAX_AGE
+        left = iter([end - 1] * readings)
+        desk.keys._mono = lambda: next(left, end)
+        token = idp.token(NOW)
+        with suppress(ApiError):
+            await desk.verify(token)
+        desk.keys._mono = lambda: end
+        await desk.refused(token, 503)
 
 
 # Odd tokens
