@@ -39,6 +39,16 @@ class _Ban:
         return later.match == self.match and later.number > self.number and (self.soft or not later.soft)
 
 
+def _bounded(bans: list[_Ban]) -> list[_Ban]:
+    """Of too many the oldest become one, on all that is as old: better a miss than an answer that was to go."""
+    surplus = len(bans) - MAX_BANS + 1
+    if surplus < 2:
+        return bans
+    oldest = bans[:surplus]
+    one = _Ban(max(ban.number for ban in oldest), Match(), False, max(ban.began for ban in oldest))
+    return [one, *bans[surplus:]]
+
+
 class ExactCache:
     """`max_entry` bounds one answer's body in bytes. Without `open` there is the front only."""
 
@@ -115,7 +125,7 @@ class ExactCache:
             purged = await self._purge_layers(match, soft=soft, dry_run=False)
         except BaseException:
             # Also when it takes too long, or whoever wanted it is gone: it may still be done, or never.
-            self._bans = [*self._bans_beside(ban), ban][-MAX_BANS:]
+            self._bans = _bounded([*self._bans_beside(ban), ban])
             raise
         finally:
             self._under_way.discard(number)

@@ -16,6 +16,7 @@ from cache.exact import ExactCache
 from cache.stores.memory import MemoryStore
 from gateway.api import routes
 from gateway.asgi import App
+from gateway.auth import Authenticator
 from gateway.config import Config, watch_config
 from gateway.fill import Kitchen
 from gateway.fleet import Fleet
@@ -47,7 +48,8 @@ class Gateway:
         self.identity = Identity(clock)
         self.state: State
         self._counting: asyncio.Task[None]
-        self._snapshot = Snapshot.of(config, 0, {}, self.identity.authenticator(config.auth))
+        self._saved: list[tuple[str, int, float]] = []
+        self._snapshot = Snapshot.of(config, 0, {}, Authenticator(True, {}))  # nobody may come in before the start
         self.flights = Flights(Kitchen(self.cache, clock, self.snapshot), self.recorder)
         self.pipeline = Pipeline(self.cache, self.flights, self.recorder, self.snapshot, clock)
 
@@ -75,7 +77,6 @@ class Gateway:
     async def apply(self, config: Config) -> None:
         """Put a configuration in force, atomically: a request sees the old one or the new one, never both."""
         backends: Mapping[str, Backend] = await self._fleet.apply(config)
-        await self.identity.prepare(config.auth)
         self.recorder.ring.resize(config.decisions.ring)
         self._generation += 1
         self._snapshot = Snapshot.of(config, self._generation, backends, self.identity.authenticator(config.auth))
@@ -102,8 +103,12 @@ class Gateway:
             await self._save_counters()
 
     async def _save_counters(self) -> None:
+        rows = self.identity.meters.windows.rows()
+        if rows == self._saved:
+            return
         try:
-            await self.state.save_counters(self.identity.meters.windows.rows())
+            await self.state.save_counters(rows)
+            self._saved = rows
         except StateError as error:
             log.warning("the use of limits could not be written", reason=str(error))
 

@@ -13,9 +13,7 @@ from gateway.errors import ApiError
 from gateway.jwks import SigningKeys
 from gateway.limits import Meter
 from gateway.principal import ON_BEHALF, OPEN, Principal, on_behalf
-from gateway.tokens import Tokens, Verified, looks_like_jwt
-
-MAX_TOKEN = 8 * 1024
+from gateway.tokens import MAX_TOKEN, Tokens, Verified, looks_like_jwt
 
 
 class Key:
@@ -66,6 +64,12 @@ class Entrant:
 
     principal: Principal
     credential: Credential
+
+    def take(self) -> None:
+        """Count one request against the limits. Raises ApiError 429."""
+        meter = self.credential.meter
+        if meter is not None and not meter.take():
+            raise meter.refusal()
 
 
 @dataclass(frozen=True, slots=True)

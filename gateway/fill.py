@@ -111,7 +111,11 @@ class Fill:
         """Raises ApiError."""
         ask = self._ask
         call = ask.call(stream=ask.endpoint.config.mode == "stream")
-        reply = await send(ask.backend, call, ask.model, ask.body)
+        try:
+            reply = await send(ask.backend, call, ask.model, ask.body)
+        except asyncio.CancelledError:
+            self._book({}, left=True)
+            raise
         try:
             self._visit.phase("first_byte", self._begun)
             self.upstream_id = upstream_id(reply)
@@ -119,6 +123,10 @@ class Fill:
                 await self._stream(reply, hearers)
             else:
                 hearers.landed(await self._whole(reply))
+        except asyncio.CancelledError:
+            if not self.cost.ms:
+                self._book({}, left=True)
+            raise
         finally:
             await reply.aclose()
 
@@ -138,9 +146,9 @@ class Fill:
                 hearers.landed(await self._complete(assembler))
                 if self._ended:
                     await _drain(batches)
-        except (ApiError, asyncio.CancelledError):
-            if not self.whole:
-                self._book(assembler.result())  # as far as the backend has said
+        except (ApiError, asyncio.CancelledError) as error:
+            if not self.whole:  # as far as the backend has said
+                self._book(assembler.result(), left=not isinstance(error, ApiError))
             raise
 
     async def _hand_on(
@@ -201,7 +209,8 @@ class Fill:
             return "policy_changed"
         return answer_reason(ask.api, answer, asked=asked_choices(ask.body))
 
-    def _book(self, answer: Json) -> None:
+    def _book(self, answer: Json, *, left: bool = False) -> None:
+        """Note what the call took; `left`: nobody waited for the end of it."""
         ask, config = self._ask, self._visit.snapshot.config
         ms = (perf_counter() - self._begun) * 1000
         hourly = config.backends[ask.backend.name].hourly_cost
@@ -213,7 +222,9 @@ class Fill:
         self.cost = Cost(ms, price(self.usage))
         # A backend reports its usage last, so whoever leaves before that would have everything for nothing. An event
         # is about a token, and a token about four bytes of a prompt.
-        taken = self.usage if self.usage.total else Usage(len(ask.raw) // 4, self._heard) if self._heard else Usage()
+        taken = self.usage
+        if not taken.total and (self._heard or left):
+            taken = Usage(len(ask.raw) // 4, self._heard)
         self.charged = (taken.total, price(taken) or 0.0)
 
 

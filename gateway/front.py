@@ -136,6 +136,7 @@ class Front:
             return
         except Disconnected:
             return
+        snapshot = self._snapshot()  # a slow body may have outlasted the one before
         alias = None
         if is_plain(headers, scope["headers"]):
             alias = alias_of(headers, scope["path"], scope["query_string"], body)

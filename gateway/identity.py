@@ -1,6 +1,7 @@
 """What authentication keeps while configurations come and go: revoked keys, the signing keys of the identity provider,
 and what the principals have used of their limits."""
 
+import asyncio
 from collections.abc import Callable
 
 from gateway.auth import Authenticator, Key
@@ -23,6 +24,7 @@ class Identity:
         self._jwt: Jwt | None = None
         self._signing: SigningKeys | None = None
         self._tokens: Tokens | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def open(self, state: State) -> None:
         """Take up what an earlier process has left. Raises StateError."""
@@ -30,7 +32,9 @@ class Identity:
         self.meters.windows.restore(await state.counters(self._clock()))
 
     def authenticator(self, config: Auth) -> Authenticator:
-        """Who may come in under this configuration; revocations reach it as long as it is the latest one."""
+        """Who may come in under this configuration; revocations reach it as long as it is the latest one. In an event
+        loop, since signing keys are read there."""
+        self._prepare(config.jwt)
         self._keys = {}
         for key in config.keys:
             principal = Principal(key.tenant, key.user, key.permissions, key.role)
@@ -39,17 +43,19 @@ class Identity:
             known.revoked = key.digest in self._revoked
         return Authenticator(config.required, self._keys, self._tokens)
 
-    async def prepare(self, config: Auth) -> None:
-        """Have the signing keys that this configuration needs."""
-        if config.jwt == self._jwt:
+    def _prepare(self, config: Jwt | None) -> None:
+        """Have the signing keys that this configuration needs. Nothing waits for them but the tokens."""
+        if config == self._jwt:
             return
-        former, self._jwt, self._signing, self._tokens = self._signing, config.jwt, None, None
-        if config.jwt is not None:
-            self._signing = SigningKeys(config.jwt.jwks_url)
-            self._tokens = Tokens(config.jwt, self._signing, self._clock)
-            await self._signing.start()
-        if former is not None:
-            await former.aclose()
+        if self._signing is not None:
+            closing = asyncio.create_task(self._signing.aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._jwt, self._signing, self._tokens = config, None, None
+        if config is not None:
+            self._signing = SigningKeys(config.jwks_url)
+            self._tokens = Tokens(config, self._signing, self._clock)
+            self._signing.begin()
 
     @property
     def keys(self) -> list[Key]:
@@ -62,5 +68,6 @@ class Identity:
         key.revoked = True
 
     async def aclose(self) -> None:
+        await asyncio.gather(*self._closing)
         if self._signing is not None:
             await self._signing.aclose()

@@ -81,13 +81,17 @@ class SigningKeys:
 
     async def start(self) -> None:
         """Read the keys, and go on reading them. A provider that is down does not stop the start."""
+        self.begin()
+        await self.refresh()
+
+    def begin(self) -> None:
+        """Begin to read them; `look_up` waits for what is being read."""
         self._session = aiohttp.ClientSession(
             headers={"user-agent": "refrain", "accept-encoding": "identity"},
             timeout=aiohttp.ClientTimeout(total=TIMEOUT),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
         )
-        await self.refresh()
         self._loop = asyncio.create_task(self._refresh_for_ever())
 
     async def aclose(self) -> None:
@@ -126,8 +130,8 @@ class SigningKeys:
 
     async def _refresh_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(REFRESH)
             await self.refresh()
+            await asyncio.sleep(REFRESH)
 
     async def _refresh(self) -> None:
         try:

@@ -1,12 +1,13 @@
 """Limits of a principal: requests, tokens and USD in a period.
 
-- A window begins with the first request after the last one has ended, and is over at an exact instant, so that
-  `Retry-After` can be exact too. Two windows may meet, so a period of that length can see up to twice the count.
+- A window begins with the first request, or the first charge, after the last one has ended, and is over at an exact
+  instant, so that `Retry-After` can be exact too. Two windows may meet, so a period of that length can see up to twice
+  the count.
 - Requests are counted before anything else is done for them; tokens and USD when an upstream call has ended, once, to
   whoever leads it. So a hit counts as a request only, and what is in the air when a limit is reached is still answered.
 - A request that is refused is not counted.
-- Usage belongs to the principal (tenant and user), not to the key: who has two keys has one allowance, and whoever a
-  delegating key speaks for uses that key's.
+- Usage belongs to the principal (tenant and user), not to the key: two keys that are limited over the same period have
+  one allowance, and whoever a delegating key speaks for uses that key's. What a key does not limit it does not count.
 
 The counting is the `limits` library's; only its store of windows is ours. The library's own keeps time by itself,
 starts a thread for nearly every count, and forgets everything at a restart.
@@ -53,6 +54,12 @@ class Windows(Storage):
     def restore(self, rows: Iterable[tuple[str, int, float]]) -> None:
         """Go on where an earlier process has ended."""
         self._windows.update((name, (count, end, inf)) for name, count, end in rows)
+
+    def limit(self, key: str, period: float) -> None:
+        """Whose window may be how long at most."""
+        if key in self._windows:
+            count, end, _ = self._windows[key]
+            self._windows[key] = (count, end, period)
 
     def incr(self, key: str, expiry: float, amount: int = 1) -> int:
         now = self._clock()
@@ -184,6 +191,8 @@ class Meters:
         """None where nothing is limited."""
         rates = (("requests", limits.requests), ("tokens", limits.tokens), ("usd", limits.usd))
         found = [_Limit(kind, principal, rate) for kind, rate in rates if rate is not None]
+        for limit in found:
+            self.windows.limit(limit.key, limit.get_expiry())
         return Meter(self._limiter, found, self._clock) if found else None
 
 

@@ -34,7 +34,7 @@ from gateway.wire.sse import event
 
 log = structlog.get_logger("refrain")
 
-LARGE_BODY = 16 * 1024
+LARGE_BODY = 8 * 1024
 MANY_VALUES = 2_000
 """A body of more bytes, or of more commas, is parsed in a thread, so that it does not hold up the event loop."""
 
@@ -77,12 +77,10 @@ class Pipeline:
         headers = read_headers(scope)
         entrant = await snapshot.auth.enter(headers)
         d.principal, visit.credential = entrant.principal, entrant.credential
+        d.endpoint = name if name in snapshot.endpoints else ""
+        entrant.take()
         endpoint = snapshot.endpoint(name)
-        d.endpoint = endpoint.name
         endpoint.admit(entrant.principal)
-        meter = entrant.credential.meter
-        if meter is not None and not meter.take():
-            raise meter.refusal()
         at = visit.phase("auth", visit.incoming.started)
 
         arguments = (api, raw, headers, scope["query_string"].decode("latin-1"), endpoint, d.principal, snapshot)

@@ -7,6 +7,7 @@ says about itself but the key's name leads anywhere. Then who made it, whom it i
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -117,7 +118,14 @@ class Tokens:
         tenant = _text(claims, config.tenant)
         # An issuer has no `#` (OpenID Connect Core, 2), so no two pairs make one user.
         user = f"{config.issuer}#{_text(claims, config.user)}"
-        return Verified(Principal(tenant, user, _permissions(claims, config.permissions)), end + SKEW, version)
+        permissions = _one_of_each(_permissions(claims, config.permissions))
+        return Verified(Principal(tenant, user, permissions), end + SKEW, version)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _one_of_each(permissions: frozenset[str]) -> frozenset[str]:
+    """Sets that are equal are one object: many tokens, and what is remembered for them, have few of them."""
+    return permissions
 
 
 def _claims(token: bytes, key: PyJWK, config: Jwt) -> Mapping[str, Any]:

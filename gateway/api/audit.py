@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway.api.roles import enter, own_tenant, read_limit
-from gateway.decisions import new_request_id
 from gateway.errors import ApiError
 from gateway.principal import Principal
 from gateway.state import AuditLine, StateError
@@ -33,8 +32,44 @@ async def audit(gateway: "Gateway", request: Request) -> Response:
     return JSONResponse({"lines": lines})
 
 
+async def begin(
+    gateway: "Gateway", request: Request, principal: Principal, action: str, details: Mapping[str, Any]
+) -> int:
+    """Write down what is going to be done; gives the line's number. Raises StateError."""
+    return await gateway.state.begin(
+        AuditLine(
+            at=gateway.clock(),
+            tenant=principal.tenant,
+            user=principal.user,
+            role=principal.role,
+            action=action,
+            details=details,
+            request_id=request.state.request_id,
+        )
+    )
+
+
+async def end(
+    gateway: "Gateway",
+    number: int,
+    principal: Principal,
+    action: str,
+    details: Mapping[str, Any],
+    result: Mapping[str, Any],
+) -> None:
+    """Write down what came of it."""
+    who = {"by": principal.user, "tenant": principal.tenant, "role": principal.role}
+    log.info("audit", action=action, **who, details=dict(details), result=dict(result))
+    try:
+        await gateway.state.end(number, result=result)
+    except StateError as error:
+        # It is done; that it began is written.
+        log.error("an audit line could not be completed", number=number, reason=str(error))
+
+
 async def audited(
     gateway: "Gateway",
+    request: Request,
     principal: Principal,
     action: str,
     details: Mapping[str, Any],
@@ -43,36 +78,17 @@ async def audited(
 ) -> T:
     """Do it between the two halves of its line. Raises ApiError: what `act` does, and 503 where nothing can be
     written."""
-    line = AuditLine(
-        at=gateway.clock(),
-        tenant=principal.tenant,
-        user=principal.user,
-        role=principal.role,
-        action=action,
-        details=details,
-        request_id=new_request_id(),
-    )
     try:
-        number = await gateway.state.begin(line)
+        number = await begin(gateway, request, principal, action, details)
     except StateError as error:
         raise _unavailable(error) from None
     try:
         done = await act()
     except ApiError as error:
-        await _end(gateway, number, line, {"error": error.code})
+        await end(gateway, number, principal, action, details, {"error": error.code})
         raise
-    await _end(gateway, number, line, result(done))
+    await end(gateway, number, principal, action, details, result(done))
     return done
-
-
-async def _end(gateway: "Gateway", number: int, line: AuditLine, result: Mapping[str, Any]) -> None:
-    about = {"action": line.action, "by": line.user, "tenant": line.tenant, "role": line.role}
-    log.info("audit", **about, details=dict(line.details), result=dict(result))
-    try:
-        await gateway.state.end(number, result=result)
-    except StateError as error:
-        # It is done; that it began is written.
-        log.error("an audit line could not be completed", number=number, reason=str(error))
 
 
 def _unavailable(error: StateError) -> ApiError:

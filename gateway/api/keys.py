@@ -6,7 +6,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.api.audit import audited
+from gateway.api.audit import begin, end
 from gateway.api.roles import enter, forbidden, own_tenant
 from gateway.auth import Key
 from gateway.errors import ApiError, bad_request
@@ -43,16 +43,17 @@ async def revoke(gateway: "Gateway", request: Request) -> Response:
     # At once, whatever becomes of the writing.
     gateway.identity.revoke(key)
 
-    async def act() -> None:
-        try:
-            await gateway.state.revoke(key.digest, at=gateway.clock(), by=principal.user)
-        except StateError as error:
-            log.error("a revocation could not be written", id=shown["id"], reason=str(error))
-            text = "The key is refused from now on, but a restart would forget it: that could not be written."
-            raise ApiError(503, text, code="not_recorded", headers={"retry-after": "5"}) from None
-
     details = {name: shown[name] for name in ("id", "tenant", "user")}
-    await audited(gateway, principal, "revoke", details, act, lambda _: {"revoked": True})
+    try:
+        await gateway.state.revoke(key.digest, at=gateway.clock(), by=principal.user)
+        number = await begin(gateway, request, principal, "revoke", details)
+        await end(gateway, number, principal, "revoke", details, {"revoked": True})
+    except StateError as error:
+        log.error("a revocation could not be written", id=shown["id"], reason=str(error))
+        text = (
+            "The key is refused from now on, but not all of that could be written. Try again: a restart may forget it."
+        )
+        raise ApiError(503, text, code="not_recorded", headers={"retry-after": "5"}) from None
     return JSONResponse({"revoked": shown["id"], "durable": gateway.state.durable})
 
 

@@ -37,6 +37,7 @@ async def get_model(gateway: "Gateway", request: Request) -> Response:
 async def _enter(gateway: "Gateway", request: Request) -> Snapshot:
     snapshot = gateway.snapshot()
     entrant = await snapshot.auth.enter(read_headers(request.scope))
+    entrant.take()
     snapshot.endpoint(request.path_params.get("endpoint", "default")).admit(entrant.principal)
     return snapshot
 

@@ -73,6 +73,7 @@ async def _only_post(request: Request) -> Response:
 
 def _add(app: FastAPI, gateway: "Gateway", method: str, path: str, handler: Handler) -> None:
     async def endpoint(request: Request) -> Response:
+        request.state.request_id = new_request_id()
         try:
             response = await handler(gateway, request)
         except ApiError as error:
@@ -81,7 +82,7 @@ def _add(app: FastAPI, gateway: "Gateway", method: str, path: str, handler: Hand
             log.error("unexpected error", path=path, kind=type(error).__name__, where=where(error))
             response = _render(ApiError(500, "The gateway failed on this request.", code="internal_error"))
         response.headers.setdefault("cache-control", "private, no-store")
-        response.headers["x-request-id"] = new_request_id()
+        response.headers["x-request-id"] = request.state.request_id
         return response
 
     app.router.routes.append(Route(path, endpoint, methods=[method]))

@@ -29,13 +29,18 @@ def call(method: str, url: str, path: str, body: Mapping[str, Any] | None = None
             response = client.request(method, path, json=body)
     except httpx.ConnectError:
         stop(f"No gateway answers at {url}. Start one with `refrain serve`, or name another with --url.", as_json)
+    except UnicodeError:
+        stop(f"{KEY_VARIABLE} holds characters that no key has.", as_json)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         stop(f"The gateway at {url} gave no answer: {type(error).__name__}.", as_json)
     if response.status_code == 401:
         stop(f"The gateway wants a key with the role `admin`: set {KEY_VARIABLE} to one.", as_json)
     if response.status_code != 200:
         stop(f"{response.status_code}: {message(response.text)}", as_json)
-    return response.json()
+    try:
+        return response.json()
+    except ValueError:
+        stop(f"What answers at {url} is no gateway.", as_json)
 
 
 def message(body: str) -> str:

@@ -20,6 +20,7 @@ from gateway.config.fields import (
     Number,
     RateLimit,
     Section,
+    Texts,
     Ttl,
     UsdRate,
     Words,
@@ -80,7 +81,7 @@ class CachePolicy(Section):
 class Allow(Section):
     """Who may use the endpoint; empty: no limit."""
 
-    tenants: Words = frozenset()
+    tenants: Texts = frozenset()
     permissions: Words = frozenset()
 
 

@@ -133,6 +133,7 @@ Text = Annotated[str, Field(max_length=1_000), AfterValidator(_plain)]
 Word = Annotated[str, Field(max_length=200), AfterValidator(_word)]
 Name = Annotated[str, Field(max_length=100), AfterValidator(_name)]
 Words = Annotated[frozenset[Word], PlainSerializer(sorted)]
+Texts = Annotated[frozenset[Text], PlainSerializer(sorted)]
 
 # Secrets and addresses
 

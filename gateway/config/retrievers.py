@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gateway.config.fields import BaseUrl, FrozenMap, HttpUrl, Secret, Section, Text, Words, no_entries
+from gateway.config.fields import BaseUrl, FrozenMap, HttpUrl, Secret, Section, Text, Texts, no_entries
 
 
 class _Retriever(Section):
     kind: str
-    tenants: Words = frozenset()
+    tenants: Texts = frozenset()
     on_error: Literal["fail", "answer_without"] = "fail"
     webhook_secret: Secret | None = None
 

@@ -1,6 +1,8 @@
 """For whom: a key that speaks for three people, keys taken back, limits, endpoints that are not for all."""
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,8 +14,8 @@ import pytest
 
 from gateway.config.keys import digest_key
 from tests.support.gateway import ADMIN, ALICE, BOB, EVE, Running, config_text, running
-from tests.support.traffic import byte_identical, error_of, outcome, text_of
-from tests.support.upstream import Upstream
+from tests.support.traffic import byte_identical, error_of, outcome, text_of, until
+from tests.support.upstream import Reply, Upstream, numbered
 
 WEBAPP, LIMITED, TWIN, RICH = (f"rf-test-{name}-key" for name in ("webapp", "limited", "twin", "rich"))
 MORE = f"""
@@ -221,7 +223,6 @@ def test_the_official_client_understands_a_refusal(gw: Running) -> None:
     client = openai.OpenAI(base_url=f"{gw.url}/v1", api_key=TWIN, max_retries=0)
 
     def ask(text: str) -> None:
-        client.models.list()  # is no answer, and not counted
         client.chat.completions.create(model="test-model", messages=[{"role": "user", "content": text}])
 
     for number in range(3):
@@ -302,3 +303,79 @@ def test_nothing_of_a_credential_is_kept(up: Upstream, tmp_path: Path) -> None:
     for key in (WEBAPP, BOB, ADMIN, "sk-upstream-secret"):
         assert key not in shown
         assert key.encode() not in kept
+
+
+def test_limits_come_before_everything_but_the_key(gw: Running, up: Upstream) -> None:
+    for _ in range(3):
+        assert gw.client.get("/v1/models", headers={"authorization": f"Bearer {TWIN}"}).status_code == 200
+    for path in ("/v1", "/acme_only/v1", "/hr_only/v1", "/nowhere/v1"):
+        assert gw.chat(key=TWIN, path=path).status_code == 429
+    assert gw.client.get("/v1/models", headers={"authorization": f"Bearer {TWIN}"}).status_code == 429
+
+
+@pytest.mark.parametrize("path", ["/v1", "/rr/v1"])
+def test_whoever_leaves_before_the_answer_has_had_it_made(gw: Running, up: Upstream, path: str) -> None:
+    """40 bytes of a prompt are about ten tokens; with the limit of 30 a minute one long prompt is enough."""
+    gate = threading.Event()
+    up.script = lambda seen, number: Reply([], gate=gate)
+    cancelled = up.cancelled
+    with pytest.raises(httpx.ReadTimeout):
+        gw.client.post(
+            f"{path}/chat/completions",
+            json={"model": "test-model", "messages": [{"role": "user", "content": "long " * 40}]},
+            headers={"authorization": f"Bearer {LIMITED}"},
+            timeout=0.3,
+        )
+    until(lambda: up.cancelled > cancelled)
+    gate.set()
+    up.script = numbered
+    assert error_of(gw.chat(key=LIMITED), 429)["type"] == "tokens"
+
+
+def test_a_slow_body_is_not_answered_by_what_has_changed_meanwhile(gw: Running) -> None:
+    """The head and the first bytes come before the key is taken back, the rest after it."""
+    body = b'{"model": "test-model", "messages": [{"role": "user", "content": "Hello?"}]}'
+    for _ in range(3):
+        answer = gw.raw(body, key=ALICE)
+    assert byte_identical(gw, answer)
+    host, port = gw.url.removeprefix("http://").split(":")
+    sent = {**answer.request.headers, "connection": "close"}
+    head = "POST /v1/chat/completions HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in sent.items()) + "\r\n"
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(head.encode() + body[:5])
+        assert revoke(gw, ALICE).status_code == 200
+        connection.sendall(body[5:])
+        assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
+
+
+def test_the_log_has_the_id_that_its_request_was_told(gw: Running) -> None:
+    done = gw.admin("POST", "/admin/purge", json={"tags": ["none"], "soft": True})
+    (line,) = gw.admin("GET", "/admin/audit").json()["lines"]
+    assert line["request_id"] == done.headers["x-request-id"]
+    assert (line["details"], line["result"]) == ({"tags": ["none"], "soft": True}, {"purged": 0})
+
+
+def test_a_revocation_holds_whatever_becomes_of_the_writing(up: Upstream, tmp_path: Path) -> None:
+    with running(text(up, f"sqlite:///{tmp_path}/cache.db")) as gw:
+        assert gw.chat(key=ALICE).status_code == 200
+        state = tmp_path / "cache.state.db"
+        state.rename(tmp_path / "elsewhere")
+        refused = revoke(gw, ALICE)
+        assert error_of(refused, 503)["code"] == "not_recorded"
+        assert gw.chat(key=ALICE).status_code == 401
+        # A purge without its line in the log is not done.
+        assert error_of(gw.admin("POST", "/admin/purge", json={"tags": ["x"]}), 503)["code"] == "audit_unavailable"
+        (tmp_path / "elsewhere").rename(state)
+        assert revoke(gw, ALICE).json()["durable"] is True
+
+
+def test_a_purge_of_everything_takes_what_was_made_before_a_clock_was_set_back(gw: Running) -> None:
+    gw.clock.frozen = 1_000_000.0
+    gw.chat()
+    gw.clock.frozen -= 30
+    assert gw.admin("POST", "/admin/purge", json={"older_than": "0s"}).json() == {"purged": 1}
+    assert outcome(gw.chat()) == "miss"
+
+
+def test_a_purge_request_has_a_size(gw: Running) -> None:
+    assert gw.admin("POST", "/admin/purge", json={"tags": ["x" * 100] * 200}).status_code == 413

@@ -10,6 +10,8 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from cache.match import Match
 from tests.gateway.flying import Hub, code_of, pieces
 from tests.gateway.scripted import END
@@ -92,6 +94,7 @@ async def test_a_thousand_of_a_thousand_in_memory() -> None:
     await races(Hub(), rest=0.1)
 
 
+@pytest.mark.slow
 async def test_a_thousand_of_a_thousand_with_a_file_behind(tmp_path: Path) -> None:
     hub = Hub()
     await hub.cache.open(f"sqlite:///{tmp_path}/cache.db", max_bytes=2**26, now=hub.clock)
