@@ -136,7 +136,7 @@ class Round:
         )
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.slow)])
 async def cache(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[ExactCache]:
     cache = ExactCache(MemoryStore(MIB, now=clock, mono=clock), max_entry=1000)
     if request.param == "sqlite":
