@@ -76,10 +76,10 @@ class Caller:
             response = self._connection.getresponse()
             self.headers = {name.lower(): value for name, value in response.getheaders()}
             self.status = response.status
-            while self._waits is not None and not self._waits.is_set() and not self._left:
+            while self._waits is not None and not self._waits.is_set():
+                if self._left:
+                    return
                 time.sleep(0.005)
-            if self._left:
-                return
             while piece := response.read1(65536):
                 self.pieces.append((time.monotonic(), piece))
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -120,9 +120,10 @@ class Caller:
         """Close the connection, which must be open; gives the time of it."""
         assert not self.ended, "the connection had ended already"
         now = time.monotonic()
-        self._left = True
         if self._waits is None or self._waits.is_set():
             self._socket.shutdown(socket.SHUT_RDWR)  # ends the thread's reading, which then closes
+        else:
+            self._left = True  # the thread is not reading: it closes by itself
         return now
 
     def result(self, seconds: float = 20) -> httpx.Response:
