@@ -17,7 +17,7 @@ store: {{url: "memory://"}}
 backends: {{up: {{kind: remote, base_url: "http://127.0.0.1:{port}/v1"}}}}
 models: {{"*": up}}
 endpoints:
-  default: {{mode: request_response}}
+  default: {{mode: request_response, cache: {{semantic: off}}}}
 """
 
 

@@ -19,7 +19,7 @@ store: {{url: "memory://"}}
 backends: {{up: {{kind: remote, base_url: "http://127.0.0.1:{port}/v1"}}}}
 models: {{"*": up}}
 endpoints:
-  default: {{mode: stream}}
+  default: {{mode: stream, cache: {{semantic: off}}}}
 """
 STORED = Pace(tokens=300)
 SHORT = Pace(tokens=4, pause=3)

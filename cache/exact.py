@@ -7,12 +7,14 @@ before the upstream call, `put(entry, since=mark)` after.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
 from cache.entry import Entry
 from cache.match import Match
+from cache.question import Question
 from cache.stores import open_store
 from cache.stores.base import Store, StoreStats, StoreUnavailable
 from cache.stores.memory import MemoryStore, Slot
@@ -132,6 +134,11 @@ class ExactCache:
         self._bans = self._bans_beside(ban)
         return purged
 
+    @property
+    def _source(self) -> Store:
+        """What knows of all that is kept."""
+        return self.front if self._store is None else self._store
+
     def _bans_beside(self, later: _Ban) -> list[_Ban]:
         return [ban for ban in self._bans if not ban.is_covered_by(later)]
 
@@ -142,8 +149,23 @@ class ExactCache:
         return max(in_front, await self._store.purge(match, soft=soft, dry_run=dry_run))
 
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:
-        source: Store = self.front if self._store is None else self._store
-        return await source.entries(match, limit=limit)
+        return await self._source.entries(match, limit=limit)
+
+    async def note(self, question: Question) -> None:
+        """Keep a question beside its entry, where there is one. A note that is lost costs an embedding after the next
+        start."""
+        with suppress(StoreUnavailable):
+            await self._source.note(question)
+
+    async def questions(self, *, after: bytes, limit: int) -> list[Question]:
+        """The questions kept, by key, from the first key greater than `after` on; none without a store. Fewer than
+        `limit` are the last. Raises StoreUnavailable."""
+        return await self._source.questions(after=after, limit=limit)
+
+    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those of these keys whose entry may still be kept. `get` has the last word: this knows nothing of what the
+        store was to give up and could not. Raises StoreUnavailable."""
+        return await self._source.known(keys)
 
     async def stats(self) -> dict[str, StoreStats]:
         """By layer: `memory`, and `store` where there is one."""

@@ -18,6 +18,7 @@ from gateway.api import routes
 from gateway.asgi import App
 from gateway.auth import Authenticator
 from gateway.config import Config, watch_config
+from gateway.embedders import MakeEmbedder, embedder_of
 from gateway.fill import Kitchen
 from gateway.fleet import Fleet
 from gateway.flights import Flights
@@ -26,6 +27,7 @@ from gateway.identity import Identity
 from gateway.pipeline import Pipeline
 from gateway.prices import load_catalogue
 from gateway.recorder import Recorder
+from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
 from gateway.state import State, StateError, state_path
 
@@ -36,9 +38,12 @@ log = structlog.get_logger("refrain")
 
 
 class Gateway:
-    """The parts of one gateway. `clock` is wall-clock seconds and may be injected."""
+    """The parts of one gateway. `clock` is wall-clock seconds, `embedders` makes the semantic tier's embedder; both may
+    be injected."""
 
-    def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, config: Config, *, clock: Callable[[], float] = time.time, embedders: MakeEmbedder = embedder_of
+    ) -> None:
         self.clock = clock
         self.recorder = Recorder(config.decisions.ring)
         front = MemoryStore(config.store.memory, now=clock)
@@ -50,8 +55,9 @@ class Gateway:
         self._counting: asyncio.Task[None]
         self._saved: list[tuple[str, int, float]] = []
         self._snapshot = Snapshot.of(config, 0, {}, Authenticator(True, {}))  # nobody may come in before the start
-        self.flights = Flights(Kitchen(self.cache, clock, self.snapshot), self.recorder)
-        self.pipeline = Pipeline(self.cache, self.flights, self.recorder, self.snapshot, clock)
+        self.semantics = Semantics(self.cache, clock, embedders)
+        self.flights = Flights(Kitchen(self.cache, self.semantics, clock, self.snapshot), self.recorder)
+        self.pipeline = Pipeline(self.cache, self.flights, self.semantics, self.recorder, self.snapshot, clock)
 
     def snapshot(self) -> Snapshot:
         """The configuration in force."""
@@ -69,6 +75,7 @@ class Gateway:
 
     async def _start(self, config: Config) -> None:
         await self.identity.open(self.state)
+        self.semantics.report(await self.state.wrong_pairs())
         await asyncio.to_thread(load_catalogue)
         await self.cache.open(config.store.url, max_bytes=config.store.max_bytes, now=self.clock)
         await self.apply(config)
@@ -77,6 +84,7 @@ class Gateway:
     async def apply(self, config: Config) -> None:
         """Put a configuration in force, atomically: a request sees the old one or the new one, never both."""
         backends: Mapping[str, Backend] = await self._fleet.apply(config)
+        await self.semantics.apply(config)
         self.recorder.ring.resize(config.decisions.ring)
         self._generation += 1
         self._snapshot = Snapshot.of(config, self._generation, backends, self.identity.authenticator(config.auth))
@@ -90,6 +98,7 @@ class Gateway:
 
     async def stop(self) -> None:
         await self.flights.aclose()
+        await self.semantics.aclose()
         self._counting.cancel()
         await self._fleet.aclose()
         await self.identity.aclose()
@@ -119,11 +128,12 @@ def create_app(
     path: Path | None = None,
     server: Mapping[str, object] | None = None,
     clock: Callable[[], float] = time.time,
+    embedders: MakeEmbedder = embedder_of,
     announce: Callable[[Gateway], Coroutine[Any, Any, None]] | None = None,
 ) -> App:
     """The ASGI application. With `path`, changes of that file are applied while it runs; `server` are the settings of
     that section which the command line has set, and which win over the file. `announce` runs beside the start."""
-    gateway = Gateway(config, clock=clock)
+    gateway = Gateway(config, clock=clock, embedders=embedders)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -55,6 +55,10 @@ class Ask:
         """Nothing in the body steers the cache, so the same bytes always mean the same."""
         return "cache" not in self.body
 
+    def key_of(self, body: dict[str, Any]) -> bytes:
+        """The key of the same request with this body."""
+        return _key(self.scope, self.endpoint, self.api, self.model, self.backend, self.headers, self.query, body)
+
     def call(self, *, stream: bool) -> Call:
         """The upstream request: what the client sent, but for who streams and what was meant for us alone."""
         streaming = {"stream", "stream_options"}
@@ -82,17 +86,7 @@ def understand(
         raise bad_request(f"`{QUERY_PASSED_ON}` holds characters that no version has.", param=QUERY_PASSED_ON)
     config = endpoint.config
     scope = Scope.of(config.share, tenant=principal.tenant, user=principal.user, permissions=principal.permissions)
-    key = request_key(
-        scope=scope,
-        endpoint=endpoint.name,
-        settings=endpoint.settings,
-        api=api,
-        model=model,
-        backend=backend.name,
-        revision=backend.revision,
-        headers=[*passed_on, ("?", query)] if query else passed_on,
-        body=canonical(api, body, text=config.normalize),
-    )
+    key = _key(scope, endpoint, api, model, backend, passed_on, query, body)
     return Ask(
         principal=principal,
         endpoint=endpoint,
@@ -112,6 +106,29 @@ def understand(
     )
 
 
+def _key(
+    scope: Scope,
+    endpoint: Endpoint,
+    api: Api,
+    model: str,
+    backend: Backend,
+    headers: tuple[tuple[str, str], ...],
+    query: str,
+    body: dict[str, Any],
+) -> bytes:
+    return request_key(
+        scope=scope,
+        endpoint=endpoint.name,
+        settings=endpoint.settings,
+        api=api,
+        model=model,
+        backend=backend.name,
+        revision=backend.revision,
+        headers=[*headers, ("?", query)] if query else headers,
+        body=canonical(api, body, text=endpoint.config.normalize),
+    )
+
+
 def _readable(name: bytes, value: bytes) -> str:
     text = value.decode("latin-1")
     if not (text.isascii() and text.isprintable()):
@@ -128,11 +145,16 @@ def _life(endpoint: Endpoint, api: Api, body: dict[str, Any]) -> Life | None:
 def _bypass(endpoint: Endpoint, directives: Directives, body: dict[str, Any]) -> str | None:
     if endpoint.life is None:
         return "tier_off"
-    if "exact" not in directives.tiers:
+    if directives.tiers.isdisjoint(_keeping(endpoint)):
         return "tier_not_asked"
     if directives.no_store:
         return "no_store"
     return request_reason(body, sampled=endpoint.config.sampled)
+
+
+def _keeping(endpoint: Endpoint) -> tuple[str, ...]:
+    """The tiers of this endpoint that reuse whole answers."""
+    return ("exact",) if endpoint.config.cache.semantic is None else ("exact", "semantic")
 
 
 def _model(body: dict[str, Any]) -> str:

@@ -23,18 +23,32 @@ def new_request_id() -> str:
 
 
 class Tier:
-    """What one tier said: `result` is its word (`hit`, `miss`, `skipped`), `why` a short reason code."""
+    """What one tier said: `result` is its word (`hit`, `miss`, `skipped`), `why` a short reason code. Of the semantic
+    tier also the `similarity` (cosine) to the nearest question, or to the one whose answer was served, and the key of
+    that (`source`)."""
 
-    __slots__ = ("name", "result", "ttl", "why")
+    __slots__ = ("name", "result", "similarity", "source", "ttl", "why")
 
-    def __init__(self, name: str, result: str, why: str | None = None, ttl: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        result: str,
+        why: str | None = None,
+        ttl: int | None = None,
+        similarity: float | None = None,
+        source: str | None = None,
+    ) -> None:
         self.name = name
         self.result = result
         self.why = why
         self.ttl = ttl
+        self.similarity = similarity
+        self.source = source
 
     def as_dict(self) -> dict[str, Any]:
-        out = {"tier": self.name, "result": self.result, "why": self.why, "ttl": self.ttl}
+        near = None if self.similarity is None else round(self.similarity, 4)
+        out: dict[str, Any] = {"tier": self.name, "result": self.result, "why": self.why, "ttl": self.ttl}
+        out |= {"similarity": near, "source": self.source}
         return {k: v for k, v in out.items() if v is not None}
 
 

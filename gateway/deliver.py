@@ -55,7 +55,13 @@ async def _end(listener: Listener) -> Filled:
         raise flight.error.fresh()
     if filled is None:
         raise Disconnected  # the flight was let go of, as nobody listened
-    if ask.form == "json":
+    if filled.reuse is not None:
+        body = filled.raw if ask.form == "json" else await streamed_form(ask, filled)
+        if listener.gone:
+            raise Disconnected
+        filled.reuse.book(visit)
+        await outlet.whole(200, visit.headers(ask), body)
+    elif ask.form == "json":
         _begin(listener)
         _served(listener)
         await outlet.whole(200, visit.headers(ask), filled.raw)

@@ -17,11 +17,14 @@ import msgspec
 from backends.base import Reply
 from cache.entry import Cost, Entry, Usage
 from cache.exact import ExactCache
+from cache.semantic.tier import Finding
 from cache.stores.memory import Slot
 from gateway.ask import Ask
 from gateway.cacheability import answer_reason, asked_choices, well_formed
 from gateway.errors import ApiError
 from gateway.prices import call_cost
+from gateway.reuse import Reuse
+from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
 from gateway.upstream import Event, Json, broken, read_answer, read_events, send, stream_error, upstream_id, usage_of
 from gateway.visit import Visit
@@ -50,13 +53,15 @@ class Hearers(Protocol):
 @dataclass(slots=True)
 class Filled:
     """A whole answer. `streamed`: its hearers have heard it all; `slot`: its place in the cache, None if it was not
-    kept, for the reason `not_stored`; `forms`: other wire forms of it, once somebody has wanted them."""
+    kept, for the reason `not_stored`; `reuse`: it is another question's answer, and nobody was called; `forms`: other
+    wire forms of it, once somebody has wanted them."""
 
     raw: bytes = field(repr=False)
     answer: Json = field(repr=False)
     streamed: bool
     slot: Slot | None
     not_stored: str | None
+    reuse: Reuse | None = None
     forms: dict[str, asyncio.Future[bytes]] = field(default_factory=dict, repr=False)
 
 
@@ -65,20 +70,24 @@ class Kitchen:
     """What every call needs. `clock` is wall-clock seconds, `current` the configuration in force."""
 
     cache: ExactCache
+    semantics: Semantics
     clock: Callable[[], float]
     current: Callable[[], Snapshot]
 
 
 class Fill:
-    """The call for one request. `whole`: the answer is there; `usage` and `cost` are what the call is known to have
-    taken, also when it failed; `charged` is what counts against limits."""
+    """The call for one request; with `anew` no other question's answer will do. `calling`: it is decided that the
+    backend is asked; `whole`: the answer is there; `usage` and `cost` are what the call is known to have taken, also
+    when it failed; `charged` is what counts against limits."""
 
-    def __init__(self, kitchen: Kitchen, visit: Visit, ask: Ask) -> None:
+    def __init__(self, kitchen: Kitchen, visit: Visit, ask: Ask, *, anew: bool) -> None:
         self._kitchen = kitchen
         self._visit = visit
         self._ask = ask
         self._begun = perf_counter()
         self._ended = False
+        self._finding: Finding | None = None
+        self.calling = anew or not kitchen.semantics.may_answer(ask)
         self.whole = False
         self._mark = kitchen.cache.mark()
         # An answer is as old as the call that made it (RFC 9111, 4.2.3 counts the response delay too).
@@ -110,6 +119,12 @@ class Fill:
     async def run(self, hearers: Hearers) -> None:
         """Raises ApiError."""
         ask = self._ask
+        if not self.calling:
+            if (similar := await self._similar()) is not None:
+                hearers.landed(similar)
+                return
+            self.calling = True
+            self._begun = perf_counter()
         call = ask.call(stream=ask.endpoint.config.mode == "stream")
         try:
             reply = await send(ask.backend, call, ask.model, ask.body)
@@ -129,6 +144,17 @@ class Fill:
             raise
         finally:
             await reply.aclose()
+
+    async def _similar(self) -> Filled | None:
+        """The answer to a question that means the same, if there is one."""
+        semantics = self._kitchen.semantics
+        self._finding = finding = await semantics.find(self._visit, self._ask)
+        reuse = None if finding is None else semantics.reuse(finding, self._ask)
+        if reuse is None:
+            return None
+        self.whole = True
+        semantics.remember(self._ask, reuse, self._visit.snapshot.generation)
+        return Filled(reuse.slot.entry.body, {}, False, reuse.slot, None, reuse)
 
     async def _whole(self, reply: Reply) -> Filled:
         raw, answer = await read_answer(reply)
@@ -195,6 +221,8 @@ class Fill:
         entry = replace(self._draft, body=raw, usage=self.usage, cost=self.cost, upstream_id=self.upstream_id)
         cache = self._kitchen.cache
         reason = self._reason(entry, answer) or await cache.put(entry, since=self._mark)
+        if reason is None:
+            self._kitchen.semantics.learn(self._finding, entry)
         return Filled(raw, answer, streamed, cache.front.peek(entry.key) if reason is None else None, reason)
 
     def _reason(self, entry: Entry, answer: Json) -> str | None:

@@ -145,8 +145,9 @@ class Flight:
 
     def landed(self, filled: Filled) -> None:
         self.filled = filled
-        d = self.leader.decision
-        d.stored, d.not_stored = filled.not_stored is None, filled.not_stored
+        if filled.reuse is None:
+            d = self.leader.decision
+            d.stored, d.not_stored = filled.not_stored is None, filled.not_stored
         self._settle()
         self._finish()
 

@@ -66,7 +66,7 @@ class Flights:
         ident = _ident(visit, ask)
         flight = self._open.get(ident) if shared else None
         if flight is not None and flight.shared and not flight.fill.outdated():
-            if self._young_enough(flight, ask):
+            if self._young_enough(flight, ask) and (flight.fill.calling or _takes_any(ask)):
                 visit.decision.outcome = "joined"
                 return flight.join(visit, ask)
             shared = (
@@ -124,7 +124,7 @@ class Flights:
             self._learn(ask, flight)
 
         def begin_fill(visit: Visit, ask: Ask) -> Fill:
-            return Fill(self._kitchen, visit, ask)
+            return Fill(self._kitchen, visit, ask, anew=refresh)
 
         shared = ident is not None
         flight = Flight(begin_fill, self._recorder, visit, ask, shared=shared, lasting=lasting, on_end=on_end)
@@ -146,6 +146,11 @@ class Flights:
                 self._uncacheable.discard(ask.key)
             elif why not in PASSING:
                 self._uncacheable.add(ask.key)
+
+
+def _takes_any(ask: Ask) -> bool:
+    """Would it take another question's answer, of whatever age?"""
+    return ask.directives.max_age is None and "semantic" in ask.directives.tiers
 
 
 def _ident(visit: Visit, ask: Ask) -> Ident:

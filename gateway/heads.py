@@ -19,7 +19,7 @@ def decision_headers(d: Decision) -> list[Header]:
     if d.outcome is not None:
         headers.append((b"x-refrain-cache", d.outcome.encode()))
     if d.tiers:
-        status = ", ".join(map(_cache_status, reversed(d.tiers)))
+        status = ", ".join(map(_cache_status, reversed([t for t in d.tiers if asked(t)])))
         if d.outcome == "joined":
             status += "; collapsed"
         headers.append((b"cache-status", status.encode()))
@@ -58,8 +58,18 @@ def reuse(d: Decision, entry: Entry, now: float) -> int:
     return age
 
 
+def asked(tier: Tier) -> bool:
+    """Does Cache-Status speak of it? Of the semantic tier only where the request is one that it can answer."""
+    return tier.name != "semantic" or tier.result != "skipped"
+
+
 def _cache_status(tier: Tier) -> str:
     """One member of Cache-Status (RFC 9211)."""
-    if tier.result == "hit":
-        return f"{tier.name}; hit" + ("" if tier.ttl is None else f"; ttl={tier.ttl}")
-    return f"{tier.name}; fwd={FORWARD_WHY.get(tier.why or '') or FORWARD[tier.result]}"
+    if tier.result != "hit":
+        return f"{tier.name}; fwd={FORWARD_WHY.get(tier.why or '') or FORWARD[tier.result]}"
+    member = f"{tier.name}; hit" + ("" if tier.ttl is None else f"; ttl={tier.ttl}")
+    return member if tier.similarity is None else f'{member}; detail="{similarity_detail(tier.similarity)}"'
+
+
+def similarity_detail(similarity: float) -> str:
+    return f"similarity={similarity:.2f}"

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,11 +23,13 @@ def render(
     *,
     flights: int,
     listeners: int,
+    semantic: Mapping[str, Any],
 ) -> bytes:
     """The exposition text; `ready` says of each backend whether it can answer, `flights` how many upstream calls are in
-    progress, and `listeners` how many clients wait for them."""
+    progress, `listeners` how many clients wait for them, and `semantic` what the semantic tier says of itself."""
     registry = CollectorRegistry()
     registry.register(_View(ledger, stores, ready))
+    registry.register(_Semantic(semantic))
     Gauge("refrain_flights", "Upstream calls in progress.", registry=registry).set(flights)
     Gauge("refrain_flight_listeners", "Clients that wait for them.", registry=registry).set(listeners)
     return generate_latest(registry)
@@ -91,6 +94,35 @@ class _View(Collector):
         for family, values in ((tokens, sums), (usd, money)):
             for labels, value in values.items():
                 family.add_metric(labels, value)
+            yield family
+
+
+class _Semantic(Collector):
+    """`stats` as gateway.semantics gives them."""
+
+    def __init__(self, stats: Mapping[str, Any]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats
+        ready = GaugeMetricFamily("refrain_semantic_ready", "1 if the semantic tier can answer.")
+        ready.add_metric([], float(stats["state"] == "ready"))
+        yield ready
+        if stats["state"] == "off":
+            return
+        lookups = CounterMetricFamily(
+            "refrain_semantic_lookups", "Look-ups of the semantic tier by what came of them.", labels=["result"]
+        )
+        for result, count in {"hit": stats["hits"], **stats["misses"]}.items():
+            lookups.add_metric([result], count)
+        yield lookups
+        reports = CounterMetricFamily("refrain_semantic_reports", "Answers that were judged.", labels=["verdict"])
+        for verdict, count in stats["reported"].items():
+            reports.add_metric([verdict], count)
+        yield reports
+        for name, text in (("questions", "Questions known."), ("vectors", "Vectors kept."), ("bytes", "Bytes taken.")):
+            family = GaugeMetricFamily(f"refrain_semantic_{name}", text)
+            family.add_metric([], stats[name])
             yield family
 
 

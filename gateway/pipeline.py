@@ -28,6 +28,8 @@ from gateway.heads import reuse
 from gateway.logs import where
 from gateway.normalize import Api
 from gateway.recorder import Recorder
+from gateway.reuse import Reuse
+from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
 from gateway.visit import Visit
 from gateway.wire.sse import event
@@ -47,6 +49,7 @@ class Pipeline:
 
     cache: ExactCache
     flights: Flights
+    semantics: Semantics
     recorder: Recorder
     snapshot: Callable[[], Snapshot]
     clock: Callable[[], float]
@@ -94,6 +97,8 @@ class Pipeline:
         if await self._reuse(visit, ask):
             return
         if ask.directives.only_if_cached:
+            if await self._reuse_similar(visit, ask):
+                return
             message = "Nothing is cached for this request, and it asked for a cached answer only."
             raise ApiError(504, message, code="not_cached", headers={"x-should-retry": "false"})
         try:
@@ -113,25 +118,45 @@ class Pipeline:
         if asked.no_cache:
             visit.tier("exact", "skipped", "no_cache")
             return False
+        if "exact" not in asked.tiers:
+            visit.tier("exact", "skipped", "tier_not_asked")
+            return False
         begun = perf_counter()
         slot = await self.cache.get(ask.key)
         visit.phase("exact", begun)
         if slot is None:
             visit.tier("exact", "miss")
-            return False
+            return await self._reuse_remembered(visit, ask)
         now = slot.now(self.clock(), monotonic())
         verdict = judge(slot.entry, life, now, max_age=asked.max_age, max_stale=asked.max_stale)
         if not verdict.usable:
             visit.tier("exact", "miss", verdict.why)
             if verdict.on_error:
                 visit.spare, visit.mark = slot, self.cache.mark()
-            return False
+            return await self._reuse_remembered(visit, ask)
         if verdict.refresh and not asked.only_if_cached:
             self.flights.refresh(visit, ask, slot.entry)
         elif not verdict.stale:
             self._learn(visit, ask, slot, now)
         why = "stale_while_revalidate" if verdict.stale and verdict.refresh else None
         await self._serve(visit, ask, slot, verdict, now, why)
+        return True
+
+    async def _reuse_remembered(self, visit: Visit, ask: Ask) -> bool:
+        """Answer as the semantic tier has answered this request before."""
+        reuse = self.semantics.remembered(ask, visit.snapshot.generation)
+        return reuse is not None and await self._serve_similar(visit, ask, reuse, "alias")
+
+    async def _reuse_similar(self, visit: Visit, ask: Ask) -> bool:
+        """Answer from the semantic tier, for a request that has nobody called."""
+        finding = await self.semantics.find(visit, ask)
+        reuse = None if finding is None else self.semantics.reuse(finding, ask)
+        return reuse is not None and await self._serve_similar(visit, ask, reuse)
+
+    async def _serve_similar(self, visit: Visit, ask: Ask, reuse: Reuse, why: str | None = None) -> bool:
+        body = await stored_form(self.cache.front, ask, reuse.slot)
+        reuse.book(visit, why)
+        await visit.outlet.whole(200, visit.headers(ask), body)
         return True
 
     async def _serve(self, visit: Visit, ask: Ask, slot: Slot, verdict: Verdict, now: float, why: str | None) -> None:
@@ -157,7 +182,7 @@ class Pipeline:
 
     async def _fetch(self, visit: Visit, ask: Ask, receive: Receive) -> None:
         filled = await deliver(self.flights.board(visit, ask), receive)
-        if filled.slot is not None:
+        if filled.slot is not None and filled.reuse is None:
             if visit.decision.outcome == "miss":  # one is enough to prepare what the next ones will be sent
                 await stored_form(self.cache.front, ask, filled.slot)
             self._learn(visit, ask, filled.slot, filled.slot.now(self.clock(), monotonic()))

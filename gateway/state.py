@@ -54,6 +54,14 @@ class State:
     async def revoked(self) -> frozenset[bytes]:
         return await self._do(table.revoked)
 
+    async def report_wrong(self, asked: bytes, served: bytes, *, at: float, by: str) -> None:
+        """The answer under the key `served` was wrong for the question of the key `asked`."""
+        await self._do(lambda db: table.report_wrong(db, asked, served, at, by))
+
+    async def wrong_pairs(self) -> list[tuple[bytes, bytes]]:
+        """All that were reported: (asked, served)."""
+        return await self._do(table.wrong_pairs)
+
     async def begin(self, line: AuditLine) -> int:
         """Write down what is going to be done; `end` takes the number of the line."""
         return await self._do(lambda db: table.begin(db, line))

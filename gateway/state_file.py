@@ -22,6 +22,12 @@ SCHEMA_VERSION = 1
 BUSY_TIMEOUT = 2.0
 """Seconds to wait for a lock that another process holds."""
 
+# What came after the first release: older ones leave it alone, so it needs no version of its own.
+_ADDED = """
+CREATE TABLE IF NOT EXISTS wrong_pairs (
+    asked BLOB NOT NULL, served BLOB NOT NULL, at REAL NOT NULL, by TEXT NOT NULL, PRIMARY KEY (asked, served)
+) WITHOUT ROWID;
+"""
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE revoked (digest BLOB PRIMARY KEY, at REAL NOT NULL, by TEXT NOT NULL) WITHOUT ROWID;
@@ -38,6 +44,7 @@ CREATE TABLE audit (
 );
 CREATE INDEX audit_tenant ON audit (tenant);
 CREATE TABLE counters (name TEXT PRIMARY KEY, count INTEGER NOT NULL, ends REAL NOT NULL) WITHOUT ROWID;
+{_ADDED}
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
@@ -115,6 +122,7 @@ def open_state(path: Path | None) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
             connection.execute(f"PRAGMA journal_size_limit = {4 * 1024 * 1024}")
+            connection.execute(_ADDED)
         except BaseException:
             connection.close()
             raise

@@ -10,6 +10,9 @@ import msgspec
 MAX_LINES = 1_000_000
 """Of the audit log; the oldest go."""
 
+MAX_WRONG = 100_000
+"""Of answers reported wrong; the oldest go."""
+
 Counter = tuple[str, int, float]
 """Name, count, and the wall-clock second in which its window ends."""
 
@@ -34,6 +37,21 @@ def revoke(db: sqlite3.Connection, digest: bytes, at: float, by: str) -> None:
 
 def revoked(db: sqlite3.Connection) -> frozenset[bytes]:
     return frozenset(digest for (digest,) in db.execute("SELECT digest FROM revoked"))
+
+
+def report_wrong(db: sqlite3.Connection, asked: bytes, served: bytes, at: float, by: str) -> None:
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("INSERT INTO wrong_pairs VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", (asked, served, at, by))
+        db.execute(
+            "DELETE FROM wrong_pairs WHERE (asked, served) IN"
+            " (SELECT asked, served FROM wrong_pairs ORDER BY at DESC LIMIT -1 OFFSET ?)",
+            (MAX_WRONG,),
+        )
+
+
+def wrong_pairs(db: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
+    return db.execute("SELECT asked, served FROM wrong_pairs").fetchall()
 
 
 def begin(db: sqlite3.Connection, line: AuditLine) -> int:

@@ -32,8 +32,17 @@ class Visit:
         self.decision.phases[name] = (now - since) * 1000
         return now
 
-    def tier(self, name: str, result: str, why: str | None = None, ttl: int | None = None) -> None:
-        self.decision.tiers += (Tier(name, result, why, ttl),)
+    def tier(
+        self,
+        name: str,
+        result: str,
+        why: str | None = None,
+        ttl: int | None = None,
+        *,
+        similarity: float | None = None,
+        source: str | None = None,
+    ) -> None:
+        self.decision.tiers += (Tier(name, result, why, ttl, similarity, source),)
 
     def headers(self, ask: Ask) -> list[Header]:
         """The head of a good answer in the form that was asked for."""

@@ -149,7 +149,7 @@ def test_certificates_are_checked() -> None:
     ("module", "heavy"),
     [
         ("gateway.cli", {"torch", "transformers", "fastapi", "numpy", "uvicorn", "aiohttp"}),
-        ("gateway.app", {"torch", "transformers", "numpy"}),
+        ("gateway.app", {"torch", "transformers", "faiss", "sentence_transformers"}),
         ("cache.exact", {"torch", "fastapi", "httpx", "pydantic", "sqlite3"}),
         ("backends.remote", {"torch", "transformers", "fastapi", "pydantic"}),
     ],

@@ -1,10 +1,12 @@
 """The contract of a store. tests/contract runs one suite against every implementation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from cache.entry import Entry
 from cache.match import Match
+from cache.question import Question
 
 
 class StoreError(Exception):
@@ -18,7 +20,7 @@ class StoreUnavailable(StoreError):
 @dataclass(frozen=True, slots=True)
 class StoreStats:
     """`bytes` is what counts against `max_bytes`. Counted since this process started: `evicted` for space, `corrupt`
-    values removed, `dropped` puts that could not be written."""
+    values removed, `dropped` puts and notes that could not be written."""
 
     entries: int
     bytes: int
@@ -51,6 +53,24 @@ class Store(Protocol):
 
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:
         """Up to `limit` matching entries, the newest first."""
+        ...
+
+    async def note(self, question: Question) -> None:
+        """Keep the question beside the entry of its key, in place of an earlier one; ignored where there is no such
+        entry. It counts against the store's bound, goes when its entry goes, and stays when a newer answer of the
+        same key takes the entry's place. May return before it is durable.
+
+        A store whose entries end with the process keeps none: the index that they are for ends with it, too."""
+        ...
+
+    async def questions(self, *, after: bytes, limit: int) -> list[Question]:
+        """The questions of entries that may still be kept, in the order of their keys, from the first key greater
+        than `after` on (b"" is before all). There are fewer than `limit` only where the last is among them."""
+        ...
+
+    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those of these keys that have an entry that may still be kept, those on their way to disk included. Reads no
+        values, and is no use of the entries."""
         ...
 
     async def stats(self) -> StoreStats: ...

@@ -7,15 +7,16 @@ passed one call is let through as a probe: its success closes the breaker, its f
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from cache.entry import Entry
 from cache.match import Match
+from cache.question import Question
 from cache.stores.base import Store, StoreError, StoreStats, StoreUnavailable
 
 SLOW_DEADLINE = 10.0
-"""Seconds for what no request waits for: purge, listing, flush, close."""
+"""Seconds for what no request waits for: purge, listing, looking through questions or keys, flush, close."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class GuardedStore:
-    """`store`, with `deadline` seconds for get, put and stats; `mono` is a monotonic clock in seconds.
+    """`store`, with `deadline` seconds for get, put, note and stats; `mono` is a monotonic clock in seconds.
 
     Whatever fails in there comes out as StoreUnavailable.
     """
@@ -58,6 +59,15 @@ class GuardedStore:
 
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:
         return await self._guarded(SLOW_DEADLINE, self._store.entries, match, limit=limit)
+
+    async def note(self, question: Question) -> None:
+        await self._guarded(self._deadline, self._store.note, question)
+
+    async def questions(self, *, after: bytes, limit: int) -> list[Question]:
+        return await self._guarded(SLOW_DEADLINE, self._store.questions, after=after, limit=limit)
+
+    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        return await self._guarded(SLOW_DEADLINE, self._store.known, keys)
 
     async def stats(self) -> StoreStats:
         return await self._guarded(self._deadline, self._store.stats)

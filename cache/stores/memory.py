@@ -8,19 +8,20 @@ the event loop's thread.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from heapq import nlargest
 from typing import Any
 
 from cache.entry import Entry
 from cache.match import Match
+from cache.question import Question
 from cache.stores.base import StoreStats
+from cache.stores.slot import STEP, Slot
+
+__all__ = ["MAX_ALIASES", "STEP", "MemoryStore", "Slot"]
 
 MAX_ALIASES = 32
 """Aliases per entry: clients that spell one request in ever new ways must not push other answers out."""
-
-SLOT_OVERHEAD = 320
-"""Bytes charged per slot beyond its entry: the slot, its two dicts and its place in the order (measured: about 300)."""
 
 FORM_OVERHEAD = 160
 """Bytes charged per rendered form beyond its bytes (measured: about 150)."""
@@ -28,33 +29,8 @@ FORM_OVERHEAD = 160
 ALIAS_OVERHEAD = 400
 """Bytes charged per alias beyond its payload: digest, pair, places in two tables (measured: 250 to 390)."""
 
-STEP = 1.0
-"""Seconds by which a wall clock has to fall behind to count as set back: the two clocks are not read at one instant."""
-
 SCAN_CHUNK = 1000
 """Entries looked at before the event loop gets a turn: about a millisecond."""
-
-
-class Slot:
-    """One entry's place in memory: the entry, other wire forms of its answer, its aliases, the bytes of all these.
-
-    Readers may keep a slot as long as they like; only the store changes it. `wall` and `mono` are the time of its
-    making, by the two clocks.
-    """
-
-    __slots__ = ("_mono", "_wall", "aliases", "entry", "rendered", "size")
-
-    def __init__(self, entry: Entry, wall: float, mono: float) -> None:
-        self.entry = entry
-        self._wall = wall
-        self._mono = mono
-        self.rendered: dict[str, bytes] = {}
-        self.aliases: dict[bytes, int] = {}  # digest -> bytes charged, the oldest first
-        self.size = entry.size + SLOT_OVERHEAD
-
-    def now(self, wall: float, mono: float) -> float:
-        """The time by which its entry ages: the wall clock's, but when that is set back the entry ages on."""
-        return max(wall, self._wall + (mono - self._mono) - STEP)
 
 
 class MemoryStore:
@@ -70,6 +46,7 @@ class MemoryStore:
         self._slots: OrderedDict[bytes, Slot] = OrderedDict()  # the least recently used first
         self._aliases: dict[bytes, tuple[Any, Slot]] = {}
         self._bytes = 0
+        self._reserved = 0
         self._evicted = 0
         self._corrupt = 0
 
@@ -116,7 +93,7 @@ class MemoryStore:
         """
         self.discard(entry.key)
         slot = self.slot(entry)
-        if slot.size > self._max_bytes:
+        if slot.size > self._room:
             return None
         self._slots[entry.key] = slot
         self._bytes += slot.size
@@ -152,6 +129,17 @@ class MemoryStore:
             self._aliases[alias_digest] = (payload, slot)
             self._evict()
 
+    def forget_aliases(self, key: bytes) -> None:
+        """Let nothing lead to this key any more but the key itself."""
+        slot = self._slots.get(key)
+        for alias_digest in list(slot.aliases) if slot is not None else ():
+            self._forget_alias(alias_digest)
+
+    def reserve(self, size: int) -> None:
+        """So many of its bytes are taken by something else that belongs to the cache."""
+        self._reserved = size
+        self._evict()
+
     def discard(self, key: bytes) -> None:
         """Forget the key with its forms and aliases, if it is there."""
         slot = self._slots.pop(key, None)
@@ -184,8 +172,17 @@ class MemoryStore:
         found = [slot.entry async for slot in self._matching(match)]
         return nlargest(limit, found, key=lambda entry: entry.created)
 
+    async def note(self, question: Question) -> None:
+        """Nothing: it would be gone with the index that it is kept for."""
+
+    async def questions(self, *, after: bytes, limit: int) -> list[Question]:
+        return []
+
+    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        return {slot.entry.key async for slot in self._alive(keys)}
+
     async def stats(self) -> StoreStats:
-        return StoreStats(len(self._slots), self._bytes, self._max_bytes, self._evicted, self._corrupt)
+        return StoreStats(len(self._slots), self._bytes + self._reserved, self._max_bytes, self._evicted, self._corrupt)
 
     async def flush(self) -> None:
         """Nothing here outlives the process, so there is nothing to wait for."""
@@ -196,13 +193,18 @@ class MemoryStore:
         self._bytes = 0
 
     async def _matching(self, match: Match) -> AsyncIterator[Slot]:
-        """Live slots that match. A purge or a listing must not hold up the requests, so the loop gets its turns."""
-        keys = list(self._slots) if match.key is None else [match.key]
+        """Live slots that match."""
+        async for slot in self._alive(list(self._slots) if match.key is None else [match.key]):
+            if match.accepts(slot.entry):
+                yield slot
+
+    async def _alive(self, keys: Iterable[bytes]) -> AsyncIterator[Slot]:
+        """Live slots of these keys; no use of them. The requests must not be held up, so the loop gets its turns."""
         for number, key in enumerate(keys, 1):
             if number % SCAN_CHUNK == 0:
                 await asyncio.sleep(0)
             slot = self._slots.get(key)  # may have gone, or been replaced, while others had their turn
-            if slot is not None and slot.entry.keep_until > self._time_of(slot) and match.accepts(slot.entry):
+            if slot is not None and slot.entry.keep_until > self._time_of(slot):
                 yield slot
 
     def _time_of(self, slot: Slot) -> float:
@@ -214,9 +216,14 @@ class MemoryStore:
         for alias_digest in list(slot.aliases):
             self._forget_alias(alias_digest)
 
+    @property
+    def _room(self) -> int:
+        """Bytes that answers may take."""
+        return self._max_bytes - self._reserved
+
     def _grow(self, slot: Slot, size: int) -> bool:
         """Charge the slot for `size` more bytes, as a use of it; False where it would no longer fit on its own."""
-        if slot.size + size > self._max_bytes:
+        if slot.size + size > self._room:
             return False
         slot.size += size
         self._bytes += size
@@ -224,7 +231,7 @@ class MemoryStore:
         return True
 
     def _evict(self) -> None:
-        while self._bytes > self._max_bytes:
+        while self._bytes > self._room and self._slots:
             _, slot = self._slots.popitem(last=False)
             self._release(slot)
             self._evicted += 1

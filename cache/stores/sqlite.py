@@ -7,12 +7,13 @@ of the process, however it ends, after `write_interval` seconds.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
 from cache.entry import Entry
 from cache.match import Match
+from cache.question import Question
 from cache.stores.base import StoreStats
 from cache.stores.sqlite_reader import Reader
 from cache.stores.sqlite_writer import Writer
@@ -63,6 +64,16 @@ class SQLiteStore:
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:
         await self.flush()
         return await self._lister.newest(match, self._now(), limit)
+
+    async def note(self, question: Question) -> None:
+        self._writer.note(question)
+
+    async def questions(self, *, after: bytes, limit: int) -> list[Question]:
+        await self.flush()
+        return await self._lister.questions(after, self._now(), limit)
+
+    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        return await self._lister.known(keys, self._now())
 
     async def stats(self) -> StoreStats:
         """What is written; what waits to be is not counted."""

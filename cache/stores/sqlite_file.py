@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cache.stores.base import StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 BUSY_TIMEOUT = 2.0
 """Seconds to wait for a lock that another process holds."""
@@ -55,14 +55,38 @@ CREATE TABLE labels (
 ) WITHOUT ROWID;
 CREATE INDEX labels_entry ON labels (entry);
 
+-- What the semantic tier keeps beside an entry (sqlite_questions).
+CREATE TABLE questions (
+    key BLOB NOT NULL UNIQUE,
+    size INTEGER NOT NULL,
+    context BLOB NOT NULL,
+    text BLOB NOT NULL,
+    embedder BLOB NOT NULL,
+    vector BLOB NOT NULL,
+    same BLOB NOT NULL,
+    seal BLOB NOT NULL
+);
+
 CREATE TABLE totals (entries INTEGER NOT NULL, bytes INTEGER NOT NULL);
 INSERT INTO totals VALUES (0, 0);
 CREATE TRIGGER entries_added AFTER INSERT ON entries BEGIN
     UPDATE totals SET entries = entries + 1, bytes = bytes + NEW.size;
 END;
+-- A newer answer under the same key: the labels of the former go, its question stays.
+CREATE TRIGGER entries_replaced AFTER UPDATE OF size ON entries BEGIN
+    UPDATE totals SET bytes = bytes - OLD.size + NEW.size;
+    DELETE FROM labels WHERE entry = OLD.id;
+END;
 CREATE TRIGGER entries_removed AFTER DELETE ON entries BEGIN
     UPDATE totals SET entries = entries - 1, bytes = bytes - OLD.size;
     DELETE FROM labels WHERE entry = OLD.id;
+    DELETE FROM questions WHERE key = OLD.key;
+END;
+CREATE TRIGGER questions_added AFTER INSERT ON questions BEGIN
+    UPDATE totals SET bytes = bytes + NEW.size;
+END;
+CREATE TRIGGER questions_removed AFTER DELETE ON questions BEGIN
+    UPDATE totals SET bytes = bytes - OLD.size;
 END;
 """
 

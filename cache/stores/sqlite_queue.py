@@ -1,14 +1,16 @@
 """What waits to be written to the SQLite store's file, in order; shared by the event loop and the writer's thread."""
 
 import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from cache.entry import Entry
 from cache.match import Match
+from cache.question import Question
 from cache.stores.base import StoreUnavailable
 
-_OP_SIZE = 128  # bytes charged for an operation, without its entry
+_OP_SIZE = 128  # bytes charged for an operation, without its entry or question
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,6 +23,21 @@ class Put:
     @property
     def size(self) -> int:
         return _OP_SIZE + (self.entry.size if self.entry is not None else 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Note:
+    """Keep `question`, or none, beside the key's entry."""
+
+    key: bytes
+    question: Question | None
+
+    @property
+    def size(self) -> int:
+        question = self.question
+        if question is None:
+            return _OP_SIZE
+        return _OP_SIZE + len(question.text) + len(question.vector) + sum(map(len, question.same))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +67,21 @@ class Flush:
     size = _OP_SIZE
 
 
-Op = Put | Touch | Purge | Flush
+Op = Put | Note | Touch | Purge | Flush
+
+
+def batches(ops: Sequence[Op], size: int) -> Iterator[Sequence[Op]]:
+    """Cut `ops` into pieces of `size`, at least one; a piece is longer where notes on what it puts come next."""
+    start = 0
+    while True:
+        end = start + size
+        put = {op.key for op in ops[start:end] if isinstance(op, Put)}
+        while end < len(ops) and isinstance(op := ops[end], Note) and op.key in put:
+            end += 1
+        yield ops[start:end]
+        if end >= len(ops):
+            return
+        start = end
 
 
 class WriteQueue:
@@ -110,7 +141,7 @@ class WriteQueue:
             ops, self._ops, self._urgent = self._ops, [], False
             return ops
 
-    def finish(self, ops: list[Op]) -> None:
+    def finish(self, ops: Sequence[Op]) -> None:
         """These are on disk, or given up."""
         with self._changed:
             for op in ops:

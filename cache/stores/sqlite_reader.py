@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -10,11 +10,16 @@ from typing import TypeVar
 
 from cache.entry import Entry
 from cache.match import Match
-from cache.stores import codec
+from cache.question import Question
+from cache.stores import codec, question_codec
+from cache.stores import sqlite_questions as questions
 from cache.stores import sqlite_table as table
 from cache.stores.base import StoreUnavailable
 from cache.stores.sqlite_file import connect, is_damage
 from cache.stores.sqlite_writer import Writer
+
+KEYS_PER_QUERY = 500
+"""SQLite takes a bounded number of parameters: 999 in its older versions."""
 
 T = TypeVar("T")
 
@@ -38,6 +43,14 @@ class Reader:
     async def newest(self, match: Match, now: float, limit: int) -> list[Entry]:
         """What matches and is alive, the newest first."""
         return await self._run(self._newest, match, now, limit)
+
+    async def questions(self, after: bytes, now: float, limit: int) -> list[Question]:
+        """Up to `limit` questions of live entries, by key, from the first key greater than `after` on."""
+        return await self._run(self._questions, after, now, limit)
+
+    async def known(self, keys: Sequence[bytes], now: float) -> set[bytes]:
+        """Those of these keys that have a live entry, written or waiting to be."""
+        return await self._run(self._known, keys, now)
 
     async def totals(self) -> tuple[int, int]:
         """Number of entries, bytes they are charged."""
@@ -84,6 +97,33 @@ class Reader:
     def _newest(self, connection: sqlite3.Connection, match: Match, now: float, limit: int) -> list[Entry]:
         readable = (self._load(connection, key) for key in table.newest(connection, match, now))
         return list(islice((entry for entry in readable if entry is not None), max(0, limit)))
+
+    def _questions(self, connection: sqlite3.Connection, after: bytes, now: float, limit: int) -> list[Question]:
+        """Rows that are no questions are passed over, and removed."""
+        readable = (self._question(key, row) for key, row in questions.after(connection, after, now))
+        return list(islice((question for question in readable if question is not None), max(0, limit)))
+
+    def _question(self, key: bytes, row: tuple[object, ...]) -> Question | None:
+        try:
+            return question_codec.decode(*row)
+        except ValueError:
+            self.corrupt += 1
+            self._writer.forget_question(key)
+            return None
+
+    def _known(self, connection: sqlite3.Connection, keys: Sequence[bytes], now: float) -> set[bytes]:
+        found: set[bytes] = set()
+        for start in range(0, len(keys), KEYS_PER_QUERY):
+            written = []
+            for key in keys[start : start + KEYS_PER_QUERY]:
+                # Before the file is asked: what is written meanwhile is in the file by then.
+                waiting = self._writer.pending(key)
+                if waiting is None:
+                    written.append(key)
+                elif waiting.entry is not None and waiting.entry.keep_until > now:
+                    found.add(key)
+            found |= table.live(connection, written, now)
+        return found
 
     def _load(self, connection: sqlite3.Connection, key: bytes) -> Entry | None:
         """The entry of the key; a value that is none is removed."""

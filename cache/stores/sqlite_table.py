@@ -4,7 +4,7 @@ Criteria become parameters compared with `=`, never patterns.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cache.entry import Entry
@@ -26,8 +26,8 @@ PAGES_PER_TURN = 2000
 """Pages given back by one `trim`: 8 MiB."""
 
 
-def insert(connection: sqlite3.Connection, entry: Entry, value: bytes, used: int) -> None:
-    """Add the entry; its key must not be there."""
+def put(connection: sqlite3.Connection, entry: Entry, value: bytes, used: int) -> None:
+    """Keep the entry in place of what its key held. The row stays the same one, and with it the key's question."""
     labels = [("tags", tag) for tag in set(entry.tags)] + [("documents", document) for document in set(entry.documents)]
     size = (
         len(value)
@@ -35,9 +35,13 @@ def insert(connection: sqlite3.Connection, entry: Entry, value: bytes, used: int
         + sum(2 * len(label) + LABEL_OVERHEAD for _, label in labels)
         + ROW_OVERHEAD
     )
-    row = connection.execute(
+    connection.execute(
         "INSERT INTO entries (key, tenant, user, endpoint, model, created, expires, keep_until, used, size, value)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (key) DO UPDATE SET tenant = excluded.tenant, user = excluded.user,"
+        " endpoint = excluded.endpoint, model = excluded.model, created = excluded.created,"
+        " expires = excluded.expires, keep_until = excluded.keep_until, used = excluded.used,"
+        " size = excluded.size, value = excluded.value",
         (
             entry.key,
             entry.tenant,
@@ -51,9 +55,10 @@ def insert(connection: sqlite3.Connection, entry: Entry, value: bytes, used: int
             size,
             value,
         ),
-    ).lastrowid
-    if labels:
-        connection.executemany("INSERT INTO labels VALUES (?, ?, ?)", [(*label, row) for label in labels])
+    )
+    connection.executemany(
+        "INSERT INTO labels SELECT ?, ?, id FROM entries WHERE key = ?", [(*label, entry.key) for label in labels]
+    )
 
 
 def remove(connection: sqlite3.Connection, key: bytes) -> None:
@@ -112,7 +117,10 @@ def evict(connection: sqlite3.Connection, max_bytes: int) -> int:
     if excess <= 0:
         return 0
     doomed = []
-    for row, size in connection.execute("SELECT id, size FROM entries ORDER BY used"):
+    for row, size in connection.execute(
+        "SELECT id, entries.size + coalesce(questions.size, 0)"
+        " FROM entries LEFT JOIN questions USING (key) ORDER BY used"
+    ):
         doomed.append((row,))
         excess -= size
         if excess <= 0:
@@ -149,6 +157,13 @@ def value_of(connection: sqlite3.Connection, key: bytes, max_length: int) -> tup
         (max_length, key),
     ).fetchone()
     return row
+
+
+def live(connection: sqlite3.Connection, keys: Sequence[bytes], now: float) -> set[bytes]:
+    """Those of these keys whose entry may still be kept."""
+    marks = ", ".join("?" * len(keys))
+    query = " ".join(["SELECT key FROM entries WHERE keep_until > ? AND key IN (", marks, ")"])
+    return {key for (key,) in connection.execute(query, (now, *keys))}
 
 
 def newest(connection: sqlite3.Connection, match: Match, now: float) -> Iterator[bytes]:

@@ -10,21 +10,23 @@
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
 from cache.entry import Entry
 from cache.match import Match
-from cache.stores import codec
+from cache.question import Question
+from cache.stores import codec, question_codec
+from cache.stores import sqlite_questions as questions
 from cache.stores import sqlite_table as table
 from cache.stores.base import StoreError, StoreUnavailable
 from cache.stores.sqlite_file import Damage, inode_of, is_damage, open_database
-from cache.stores.sqlite_queue import Flush, Op, Purge, Put, Touch, WriteQueue
+from cache.stores.sqlite_queue import Flush, Note, Op, Purge, Put, Touch, WriteQueue, batches
 
 MAX_QUEUED = 64 * 1024 * 1024
-"""Bytes that may wait to be written; beyond it what is put is dropped and counted."""
+"""Bytes that may wait to be written; beyond it what is put or noted is dropped and counted."""
 
 OPS_PER_TRANSACTION = 500
 """So that other processes get their turn."""
@@ -81,6 +83,17 @@ class Writer:
     def forget(self, key: bytes) -> None:
         self._queue.add(Put(key, None))
 
+    def note(self, question: Question) -> None:
+        """Queue the question."""
+        op = Note(question.key, question)
+        if self._queue.bytes + op.size > MAX_QUEUED:
+            self.dropped += 1
+        else:
+            self._queue.add(op)
+
+    def forget_question(self, key: bytes) -> None:
+        self._queue.add(Note(key, None))
+
     def touch(self, key: bytes) -> None:
         """Note a use; best effort."""
         if self._queue.bytes < MAX_QUEUED:
@@ -116,11 +129,11 @@ class Writer:
             ops = self._queue.take(gather=self._write_interval, idle=idle)
             if ops is None:
                 break
-            for start in range(0, max(1, len(ops)), OPS_PER_TRANSACTION):
-                self._write(ops[start : start + OPS_PER_TRANSACTION])
+            for batch in batches(ops, OPS_PER_TRANSACTION):
+                self._write(batch)
         self._disconnect()
 
-    def _write(self, ops: list[Op]) -> None:
+    def _write(self, ops: Sequence[Op]) -> None:
         """One transaction, and word to those who wait for it."""
         purged: dict[Op, int] = {}
         failure: Exception | None = None
@@ -128,7 +141,7 @@ class Writer:
             purged = self._transact(ops)
         except Exception as error:
             failure = error
-        self._note(failure, ops)
+        self._account(failure, ops)
         self._queue.finish(ops)
         for op in ops:
             # False when the caller has gone in the meantime.
@@ -138,10 +151,11 @@ class Writer:
                 else:
                     op.done.set_exception(StoreUnavailable(f"could not write: {failure}"))
 
-    def _transact(self, ops: list[Op]) -> dict[Op, int]:
+    def _transact(self, ops: Sequence[Op]) -> dict[Op, int]:
         """Apply `ops` in their order, all or none; what the purges among them found."""
         connection = self._connected()
         values = {op: self._value(op.entry) for op in ops if isinstance(op, Put) and op.entry is not None}
+        rows = {op: self._row(op.question) for op in ops if isinstance(op, Note) and op.question is not None}
         awaited = any(isinstance(op, Purge | Flush) for op in ops)
         purged: dict[Op, int] = {}
         connection.execute(f"PRAGMA synchronous = {'FULL' if awaited else 'NORMAL'}")
@@ -151,9 +165,15 @@ class Writer:
             for op in ops:
                 match op:
                     case Put(key, entry):
-                        table.remove(connection, key)
                         if entry is not None and (value := values[op]) is not None:
-                            table.insert(connection, entry, value, self._tick())
+                            table.put(connection, entry, value, self._tick())
+                        else:
+                            table.remove(connection, key)
+                    case Note(key, question):
+                        if question is None:
+                            questions.remove(connection, key)
+                        elif (row := rows[op]) is not None:
+                            questions.note(connection, row)
                     case Touch(key):
                         table.touch(connection, key, self._tick())
                     case Purge(match, soft, dry_run):
@@ -187,10 +207,11 @@ class Writer:
             self._connection.close()
             self._connection = None
 
-    def _note(self, failure: Exception | None, ops: list[Op]) -> None:
+    def _account(self, failure: Exception | None, ops: Sequence[Op]) -> None:
         """Count what a failure cost, and log the first in a row."""
         if failure is not None:
-            self.dropped += sum(isinstance(op, Put) and op.entry is not None for op in ops)
+            lost = (op.entry if isinstance(op, Put) else op.question for op in ops if isinstance(op, Put | Note))
+            self.dropped += sum(each is not None for each in lost)
             if is_damage(failure):
                 self._damage = Damage(self._inode, str(failure))
             if self.healthy:
@@ -206,6 +227,13 @@ class Writer:
             value = codec.encode(entry)
             if len(value) <= self._max_body + codec.MAX_FIELDS:
                 return value
+        self.dropped += 1
+        return None
+
+    def _row(self, question: Question) -> question_codec.Row | None:
+        """The same for a question."""
+        with suppress(ValueError):
+            return question_codec.encode(question)
         self.dropped += 1
         return None
 

@@ -1,4 +1,4 @@
-"""The admin API that only looks: stats, decisions, entries, metrics. A `tenant_admin` sees its own tenant only."""
+"""The admin API that only looks: stats, entries, metrics. A `tenant_admin` sees its own tenant only."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from cache.match import Match
 from cache.stores.base import StoreUnavailable
 from gateway.api.purge import store_down
 from gateway.api.roles import enter, enter_admin, own, own_tenant, read_limit
-from gateway.errors import ApiError, shorten
 from gateway.metrics import render
 
 if TYPE_CHECKING:
@@ -24,24 +23,8 @@ async def stats(gateway: "Gateway", request: Request) -> Response:
     stores = await gateway.cache.stats()
     out["tiers"] = {"exact": {name: _store(s) for name, s in stores.items()}} if principal.is_admin else {}
     out["backends"] = {name: {"state": state} for name, state in gateway.backends().items()}
-    out["semantic"] = {}
+    out["semantic"] = gateway.semantics.stats() if principal.is_admin else {}
     return JSONResponse(out)
-
-
-async def decisions(gateway: "Gateway", request: Request) -> Response:
-    """The latest decisions, newest first; `id` for one, `limit` for how many."""
-    principal = await enter(gateway, request)
-    tenant, ring = own_tenant(principal), gateway.recorder.ring
-    wanted = request.query_params.get("id")
-    if wanted is not None:
-        found = ring.find(wanted)
-        if found is None or (tenant is not None and found.tenant != tenant):
-            message = f"There is no decision {shorten(wanted)!r}: it is too old, or its id is wrong."
-            raise ApiError(404, message, code="decision_not_found", param="id")
-        return JSONResponse(found.as_dict())
-    limit = read_limit(request)
-    seen = (d for d in ring if tenant is None or d.tenant == tenant)
-    return JSONResponse({"decisions": [d.as_dict() for d, _ in zip(seen, range(limit), strict=False)]})
 
 
 async def entries(gateway: "Gateway", request: Request) -> Response:
@@ -69,6 +52,7 @@ async def metrics(gateway: "Gateway", request: Request) -> Response:
         ready,
         flights=flights.count,
         listeners=flights.listening,
+        semantic=gateway.semantics.stats(),
     )
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 

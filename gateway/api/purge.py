@@ -1,11 +1,13 @@
 """`POST /admin/purge`: take stored answers away, or mark them stale (`soft`), by criteria that must all hold."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from cache.match import Match
+from cache.semantic.embedder import EmbedderError
 from cache.stores.base import StoreUnavailable
 from gateway.api.audit import audited
 from gateway.api.roles import enter, own
@@ -17,9 +19,12 @@ from gateway.strict_json import parse_object
 if TYPE_CHECKING:
     from gateway.app import Gateway
 
-CRITERIA = ("key", "tags", "documents", "endpoint", "model", "tenant", "user", "older_than")
+CRITERIA = ("key", "tags", "documents", "endpoint", "model", "tenant", "user", "older_than", "like")
 FLAGS = ("soft", "dry_run")
-LATER = ("like",)
+LIKE_ABOVE = 0.75
+"""Cosine from which a question is like another. Below what could ever be served: better one too many."""
+LIKE_SECONDS = 30.0
+"""Seconds that it may take to find all that is like a text: vectors may have to be made for that."""
 MAX_BODY = 16 * 1024
 """Bytes of a purge request: each is remembered for a while, and for long in the audit log."""
 
@@ -33,13 +38,18 @@ async def purge(gateway: "Gateway", request: Request) -> Response:
         raise ApiError(413, text, code="request_too_large")
     body = parse_object(raw)
     match = own(read_match(body, gateway.clock()), principal)
+    like = _text(body, "like")
     soft, dry_run = _flag(body, "soft"), _flag(body, "dry_run")
 
     async def act() -> int:
+        matches = [match] if like is None else [replace(match, key=key) for key in await _like(gateway, match, like)]
         try:
-            return await gateway.cache.purge(match, dry_run=dry_run, soft=soft)
+            purged = [await gateway.cache.purge(m, dry_run=dry_run, soft=soft) for m in matches]
         except StoreUnavailable:
             raise store_down() from None
+        if not dry_run:
+            gateway.semantics.purged()
+        return sum(purged)
 
     if dry_run:
         return JSONResponse({"purged": await act()})
@@ -51,8 +61,6 @@ async def purge(gateway: "Gateway", request: Request) -> Response:
 def read_match(body: dict[str, Any], now: float) -> Match:
     """The criteria of a purge request. Raises ApiError 400 with the field's name."""
     for name in body:
-        if name in LATER:
-            raise bad_request(f"`{name}` is not supported yet.", param=name, code="not_supported")
         if name not in (*CRITERIA, *FLAGS):
             raise bad_request(f"`{shorten(name)}` is no criterion: {', '.join(CRITERIA)}.", param=shorten(name))
     if not any(name in body for name in CRITERIA):
@@ -67,6 +75,22 @@ def read_match(body: dict[str, Any], now: float) -> Match:
         user=_text(body, "user"),
         older_than=_before(body, now),
     )
+
+
+async def _like(gateway: "Gateway", match: Match, text: str) -> list[bytes]:
+    """Keys of the answers whose questions are like this text, as far as the semantic tier knows them."""
+    tier = gateway.semantics.tier
+    if tier is None:
+        text = "`like` needs the semantic tier, and no endpoint has it on."
+        raise ApiError(409, text, code="semantic_off", param="like")
+    try:
+        found = await tier.similar(text, above=LIKE_ABOVE, seconds=LIKE_SECONDS)
+    except EmbedderError as error:
+        if error.reason == "too_long":
+            raise bad_request("`like` is longer than the embedding model reads.", param="like") from None
+        message = f"What is like a text cannot be found now: the embedder says {error.reason!r}."
+        raise ApiError(503, message, code="semantic_unavailable", headers={"retry-after": "5"}) from None
+    return [key for key in found if match.key in (None, key)]
 
 
 def _key(body: dict[str, Any]) -> bytes | None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api import admin, audit, health, keys, models, purge
+from gateway.api import admin, audit, decisions, feedback, health, keys, models, purge
 from gateway.asgi import App, Receive, Scope, Send
 from gateway.ask import PATHS
 from gateway.decisions import new_request_id
@@ -42,9 +42,10 @@ def install(app: FastAPI, gateway: "Gateway") -> None:
     _add(app, gateway, "GET", "/readyz", health.readyz)
     _add(app, gateway, "GET", "/metrics", admin.metrics)
     _add(app, gateway, "GET", "/admin/stats", admin.stats)
-    _add(app, gateway, "GET", "/admin/decisions", admin.decisions)
+    _add(app, gateway, "GET", "/admin/decisions", decisions.decisions)
     _add(app, gateway, "GET", "/admin/entries", admin.entries)
     _add(app, gateway, "POST", "/admin/purge", purge.purge)
+    _add(app, gateway, "POST", "/admin/feedback", feedback.feedback)
     _add(app, gateway, "GET", "/admin/keys", keys.list_keys)
     _add(app, gateway, "POST", "/admin/keys/revoke", keys.revoke)
     _add(app, gateway, "GET", "/admin/audit", audit.audit)

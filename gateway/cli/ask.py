@@ -91,6 +91,7 @@ def _explain(shown: dict[str, Any]) -> None:
 
     meaning = {
         "exact": "from the exact cache: the same request was answered before",
+        "semantic": "from the semantic cache: a question that means the same was answered before",
         "stale": "from the cache, past its life, as the endpoint or the request allows",
         "joined": "shared with an identical request that was being answered already",
         "miss": "made by the backend, and kept if it may be reused",

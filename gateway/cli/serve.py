@@ -119,6 +119,8 @@ def _announcement(listener: socket.socket, path: Path | None) -> Callable[["Gate
             await asyncio.sleep(0.2)
         for name, backend in gateway.snapshot().backends.items():
             say(f"  backend '{name}': {backend.detail}")
+        if (tier := gateway.semantics.tier) is not None:
+            say(f"  semantic tier: {tier.embedder.detail}")
         say(f"\nReady. Point any OpenAI client at {base}/v1, or try, twice:\n")
         say(f'  {_command()} ask --url {base} "What is the capital of France?"\n')
         say("Stop with Ctrl-C.")

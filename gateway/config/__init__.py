@@ -7,7 +7,7 @@ from gateway.config.endpoints import CachePolicy, Endpoint, ExactPolicy, Semanti
 from gateway.config.fields import is_loopback
 from gateway.config.keys import digest_key, hash_key, new_key
 from gateway.config.load import find_config, load_config
-from gateway.config.models import Config, Decisions, Price, Server, Store, backend_for
+from gateway.config.models import Config, Decisions, Embedder, Price, Server, Store, backend_for
 from gateway.config.problems import ConfigError, Problem
 from gateway.config.retrievers import Retriever
 from gateway.config.units import Rate
@@ -20,6 +20,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Decisions",
+    "Embedder",
     "Endpoint",
     "ExactPolicy",
     "Jwt",

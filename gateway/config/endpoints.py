@@ -45,7 +45,7 @@ class SemanticPolicy(Section):
     ttl: Ttl = 86_400.0
     max_error: Fraction = 0.01
     min_precision: Fraction = 0.97
-    strict: bool = True
+    strict: bool = False
     adapt: bool = True
     threshold: Fraction | None = None
     max_words: Count = 64

@@ -9,7 +9,6 @@ NOTHING_YET = "accepted, but does nothing yet"
 NOT_YET: dict[str, str] = {
     "server.workers": NOTHING_YET,
     "server.admin_port": NOTHING_YET,
-    "embedder": NOTHING_YET,
     "backends.*.max_queue": "holds for `kind: local` only yet",
     "backends.*.max_running": NOTHING_YET,
     "backends.*.retries": NOTHING_YET,
@@ -26,7 +25,10 @@ NOT_YET: dict[str, str] = {
     "endpoints.*.prefix_scope": NOTHING_YET,
     "endpoints.*.retrieval": NOTHING_YET,
     "endpoints.*.budget": NOTHING_YET,
-    "endpoints.*.cache.semantic": NOTHING_YET,
+    "endpoints.*.cache.semantic.max_error": NOTHING_YET,
+    "endpoints.*.cache.semantic.min_precision": NOTHING_YET,
+    "endpoints.*.cache.semantic.adapt": NOTHING_YET,
+    "endpoints.*.cache.semantic.audit_budget": NOTHING_YET,
     "decisions.log": NOTHING_YET,
     "request_log": NOTHING_YET,
 }

@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from cache.entry import Entry
 from cache.match import Match
+from cache.question import Question
 from cache.stores.base import StoreError, StoreStats, StoreUnavailable
 from cache.stores.guard import GuardedStore
-from tests.contract.stores import key_of, make_entry
+from tests.contract.stores import key_of, make_entry, make_question
 
 KEY = key_of("a")
 
@@ -24,6 +25,7 @@ class Scripted:
         self.delay = 0.0
         self.calls = 0
         self.closed = False
+        self.noted: Question | None = None
 
     async def answer(self, result: Any) -> Any:
         self.calls += 1
@@ -43,6 +45,16 @@ class Scripted:
 
     async def entries(self, match: Match, *, limit: int) -> list[Entry]:
         return await self.answer([make_entry("a")] * limit)
+
+    async def note(self, question: Question) -> None:
+        await self.answer(None)
+        self.noted = question
+
+    async def questions(self, *, after: bytes, limit: int) -> list[Question]:
+        return await self.answer([make_question("a", context=after)] * limit)
+
+    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        return await self.answer(set(keys))
 
     async def stats(self) -> StoreStats:
         return await self.answer(StoreStats(1, 2, 3))
@@ -93,6 +105,9 @@ CALLS: dict[str, Callable[[GuardedStore], Any]] = {
     "put": lambda store: store.put(make_entry("a")),
     "purge": lambda store: store.purge(Match()),
     "entries": lambda store: store.entries(Match(), limit=2),
+    "note": lambda store: store.note(make_question("a")),
+    "questions": lambda store: store.questions(after=b"", limit=2),
+    "known": lambda store: store.known([KEY]),
     "stats": lambda store: store.stats(),
     "flush": lambda store: store.flush(),
 }
@@ -105,14 +120,18 @@ async def test_calls_go_through(guarded: GuardedStore, inner: Scripted) -> None:
     assert await guarded.purge(Match(), dry_run=True) == 7
     assert await guarded.purge(Match(), soft=True) == 9
     assert await guarded.entries(Match(), limit=2) == [make_entry("a")] * 2
+    await guarded.note(make_question("a"))
+    assert inner.noted == make_question("a")
+    assert await guarded.questions(after=KEY, limit=2) == [make_question("a", context=KEY)] * 2
+    assert await guarded.known([KEY]) == {KEY}
     assert await guarded.stats() == StoreStats(1, 2, 3)
     await guarded.flush()
     await guarded.aclose()
     assert inner.closed
-    assert inner.calls == 9
+    assert inner.calls == 12
 
 
-@pytest.mark.parametrize("call", ["get", "put", "stats"])
+@pytest.mark.parametrize("call", ["get", "put", "note", "stats"])
 async def test_a_call_that_hangs_fails_at_its_deadline(guarded: GuardedStore, inner: Scripted, call: str) -> None:
     inner.delay = 60
     started = asyncio.get_running_loop().time()
@@ -121,7 +140,7 @@ async def test_a_call_that_hangs_fails_at_its_deadline(guarded: GuardedStore, in
     assert asyncio.get_running_loop().time() - started < 5
 
 
-@pytest.mark.parametrize("call", ["purge", "entries", "flush"])
+@pytest.mark.parametrize("call", ["purge", "entries", "questions", "known", "flush"])
 async def test_what_no_request_waits_for_may_take_longer(guarded: GuardedStore, inner: Scripted, call: str) -> None:
     inner.delay = 0.15
     await CALLS[call](guarded)

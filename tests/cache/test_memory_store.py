@@ -1,5 +1,6 @@
 """What only the in-process store does: slots, rendered forms, aliases, and an honest account of all their bytes."""
 
+import asyncio
 import gc
 import os
 import tracemalloc
@@ -7,8 +8,8 @@ import tracemalloc
 import pytest
 
 from cache.match import Match
-from cache.stores.memory import MAX_ALIASES, STEP, MemoryStore, Slot
-from tests.contract.stores import START, Clock, key_of, make_entry
+from cache.stores.memory import MAX_ALIASES, SCAN_CHUNK, STEP, MemoryStore, Slot
+from tests.contract.stores import START, Clock, key_of, make_entry, make_question
 
 A, B = key_of("a"), key_of("b")
 
@@ -231,6 +232,26 @@ async def test_a_soft_purge_forgets_aliases_and_keeps_forms(store: MemoryStore, 
     assert slot.size == without == await used(store)
 
 
+# Questions and keys.
+
+
+async def test_a_note_takes_no_bytes(store: MemoryStore) -> None:
+    slot = kept(store, "a")
+    await store.note(make_question("a"))
+    assert await used(store) == slot.size
+    assert await store.questions(after=b"", limit=9) == []
+
+
+async def test_known_looks_through_many_keys_in_turns(store: MemoryStore) -> None:
+    kept(store, "a")
+    keys = [key_of(f"{n}") for n in range(3 * SCAN_CHUNK)]
+    looking = asyncio.ensure_future(store.known([A, *keys, B]))
+    await asyncio.sleep(0)
+    kept(store, "b")
+    assert not looking.done(), "others had their turn"
+    assert await looking == {A, B}
+
+
 # A clock that is set back.
 
 
@@ -257,7 +278,9 @@ async def test_nothing_is_kept_longer_because_the_clock_is_set_back(clock: Clock
     mono.time += 3600 + STEP - 0.001
     assert store.peek(A) is not None
     assert len(await store.entries(Match(), limit=9)) == 1
+    assert await store.known([A]) == {A}
     mono.time += 0.002
+    assert await store.known([A]) == set()
     assert await store.entries(Match(), limit=9) == []
     assert await store.purge(Match(), dry_run=True) == 0
     assert store.peek(A) is None
@@ -277,6 +300,7 @@ async def test_a_soft_purge_counts_by_the_time_the_entry_ages_by_and_leaves_its_
     assert slot.now(clock(), mono()) == START + 60
 
 
+@pytest.mark.slow
 def test_the_bytes_charged_are_those_taken() -> None:
     """Charged are at least the bytes really taken, and less than twice as many."""
     count = 1000
@@ -300,3 +324,71 @@ def test_the_bytes_charged_are_those_taken() -> None:
     finally:
         tracemalloc.stop()
     assert taken <= charged < 2 * taken
+
+
+# Bytes that are somebody else's, and aliases that are to go.
+
+
+async def test_what_is_reserved_is_taken_from_the_answers(store: MemoryStore) -> None:
+    size = kept(store, "a").size
+    small = MemoryStore(4 * size + 500, now=Clock())
+    for name in ("a", "b", "c", "d"):
+        kept(small, name)
+    assert small.peek(A) is not None
+    small.reserve(2 * size)
+    assert [small.peek(key_of(name)) is not None for name in "abcd"] == [True, False, False, True]
+    assert await used(small) == 4 * size
+    assert (await small.stats()).evicted == 2
+    kept(small, "e")
+    assert [small.peek(key_of(name)) is not None for name in "ade"] == [False, True, True]
+    small.reserve(0)
+    assert await used(small) == 2 * size
+    kept(small, "f")
+    kept(small, "g")
+    assert [small.peek(key_of(name)) is not None for name in "defg"] == [True] * 4
+
+
+async def test_everything_may_be_reserved(store: MemoryStore) -> None:
+    store.alias(b"1", kept(store, "a"), "payload", 10)
+    store.reserve(1_000_000)
+    assert store.peek(A) is None
+    assert store.by_alias(b"1") is None
+    assert (await store.stats()).entries == 0
+    store.reserve(0)
+    assert kept(store, "a") is store.peek(A)
+
+
+async def test_what_does_not_fit_beside_what_is_reserved_pushes_nothing_out(store: MemoryStore) -> None:
+    kept(store, "a")
+    store.reserve(600_000)
+    large = make_entry("b", body=bytes(500_000))
+    assert store.keep(large) is None
+    assert store.peek(A) is not None
+
+
+async def test_a_form_that_does_not_fit_beside_what_is_reserved_is_left_out(store: MemoryStore) -> None:
+    slot = kept(store, "a")
+    kept(store, "b")
+    store.reserve(600_000)
+    store.attach(slot, "sse", bytes(500_000))
+    assert store.peek(A) is slot
+    assert store.peek(B) is not None
+    assert slot.rendered == {}
+
+
+async def test_aliases_can_be_forgotten_without_their_entry(store: MemoryStore) -> None:
+    slot, other = kept(store, "a"), kept(store, "b")
+    bare = await used(store)
+    for digest in (b"1", b"2"):
+        store.alias(digest, slot, "payload", 10)
+    store.alias(b"3", other, "payload", 10)
+    store.forget_aliases(A)
+    assert store.by_alias(b"1") is store.by_alias(b"2") is None
+    assert store.by_alias(b"3") is not None
+    assert store.peek(A) is slot
+    store.forget_aliases(B)
+    assert await used(store) == bare
+    for key in (A, key_of("unknown")):
+        store.forget_aliases(key)
+    store.alias(b"1", slot, "again", 10)
+    assert store.by_alias(b"1") == ("again", slot)

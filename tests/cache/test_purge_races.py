@@ -150,6 +150,7 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.mark.slow
 async def test_no_purge_loses_a_race(cache: ExactCache, clock: Clock) -> None:
     seen: Counter[str] = Counter()
     for seed in range(ROUNDS):

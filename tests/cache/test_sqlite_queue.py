@@ -7,14 +7,18 @@ import pytest
 
 from cache.match import Match
 from cache.stores.base import StoreUnavailable
-from cache.stores.sqlite_queue import Flush, Op, Purge, Put, Touch, WriteQueue
-from tests.contract.stores import key_of, make_entry
+from cache.stores.sqlite_queue import Flush, Note, Op, Purge, Put, Touch, WriteQueue, batches
+from tests.contract.stores import key_of, make_entry, make_question
 
 A, B = key_of("a"), key_of("b")
 
 
 def put(name: str, body: bytes = b"") -> Put:
     return Put(key_of(name), make_entry(name, body=body))
+
+
+def note(name: str) -> Note:
+    return Note(key_of(name), make_question(name))
 
 
 def take_now(queue: WriteQueue) -> list[Op]:
@@ -25,7 +29,7 @@ def take_now(queue: WriteQueue) -> list[Op]:
 
 def test_things_come_out_in_the_order_they_went_in() -> None:
     queue = WriteQueue()
-    ops: list[Op] = [put("a"), Purge(Match(), soft=False, dry_run=False), put("a"), Touch(A), Flush()]
+    ops: list[Op] = [put("a"), Purge(Match(), soft=False, dry_run=False), put("a"), note("a"), Touch(A), Flush()]
     for op in ops:
         queue.add(op)
     assert take_now(queue) == ops
@@ -57,7 +61,11 @@ def test_bytes_count_from_adding_to_finishing() -> None:
     queue = WriteQueue()
     queue.add(put("a", b"x" * 1000))
     queue.add(Put(B, None))
-    assert queue.bytes > 1000
+    before = queue.bytes
+    assert before > 1000
+    queue.add(note("a"))
+    assert queue.bytes > before + 1536, "the vector counts"
+    queue.add(Note(B, None))
     ops = take_now(queue)
     assert queue.bytes > 1000
     queue.finish(ops)
@@ -106,3 +114,44 @@ def test_a_closed_queue_refuses_but_hands_out_the_rest() -> None:
         queue.add(put("b"))
     assert queue.take(gather=60, idle=60) == [change]
     assert queue.take(gather=60, idle=60) is None
+
+
+def test_a_note_changes_nothing_that_is_pending() -> None:
+    queue = WriteQueue()
+    change = put("a")
+    queue.add(change)
+    noted = note("a")
+    queue.add(noted)
+    assert queue.pending(A) is change
+    assert take_now(queue) == [change, noted]
+    queue.finish([noted])
+    assert queue.pending(A) is change
+
+
+def test_batches_hold_all_in_order_and_are_bounded() -> None:
+    ops: list[Op] = [Touch(key_of(f"{n}")) for n in range(25)]
+    assert [list(batch) for batch in batches(ops, 10)] == [ops[:10], ops[10:20], ops[20:]]
+    assert [list(batch) for batch in batches(ops[:10], 10)] == [ops[:10]]
+    assert list(batches([], 10)) == [[]], "the idle writer has something to clean up"
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes"),
+    [
+        ("p:a n:a", [2]),
+        ("t:x p:a n:a", [3]),
+        ("p:a p:b n:a n:b t:c", [4, 1]),
+        ("t:x p:a n:b n:a", [2, 2]),
+        ("t:x t:y n:a n:a n:a", [2, 2, 1]),
+        ("p:a t:x t:y n:a", [2, 2]),
+    ],
+)
+def test_a_note_goes_with_the_put_that_it_follows(names: str, sizes: list[int]) -> None:
+    """Puts, notes and touches, in batches of two."""
+    made: dict[str, Op] = {}
+    for name in "abcxy":
+        made |= {f"p:{name}": put(name), f"n:{name}": note(name), f"t:{name}": Touch(key_of(name))}
+    ops = [made[name] for name in names.split()]
+    cut = list(batches(ops, 2))
+    assert [op for batch in cut for op in batch] == ops
+    assert [len(batch) for batch in cut] == sizes

@@ -17,7 +17,7 @@ from cache.match import Match
 from cache.stores.base import StoreError, StoreUnavailable
 from cache.stores.sqlite import SQLiteStore
 from cache.stores.sqlite_file import SCHEMA_VERSION, connect
-from tests.contract.stores import MAX_BODY, START, Clock, key_of, make_entry
+from tests.contract.stores import MAX_BODY, START, Clock, key_of, make_entry, make_question
 
 Open = Callable[..., Awaitable[SQLiteStore]]
 
@@ -302,6 +302,9 @@ async def test_closed_is_unavailable(open_store: Open) -> None:
         store.put(make_entry()),
         store.purge(Match()),
         store.entries(Match(), limit=1),
+        store.note(make_question()),
+        store.questions(after=b"", limit=1),
+        store.known([key_of("a")]),
         store.stats(),
         store.flush(),
     ):
@@ -326,6 +329,7 @@ async def test_expired_rows_are_removed_in_the_end(open_store: Open, clock: Cloc
         pytest.fail("expired rows stay")
 
 
+@pytest.mark.slow
 async def test_the_file_does_not_outgrow_the_bound(open_store: Open, path: Path) -> None:
     """Ten times the bound is written; then everything is purged and the file shrinks."""
     bound = 2 * 1024 * 1024

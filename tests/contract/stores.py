@@ -7,6 +7,7 @@ from typing import Any
 
 from cache.entry import Cost, Entry, Usage
 from cache.framing import digest
+from cache.question import Question
 from cache.stores.base import Store
 from cache.stores.memory import MemoryStore
 from cache.stores.sqlite import SQLiteStore
@@ -27,10 +28,12 @@ class Clock:
 
 @dataclass(frozen=True)
 class Kind:
-    """`open(directory, max_bytes, now)` opens a store; a durable one finds again what the directory holds."""
+    """`open(directory, max_bytes, now)` opens a store; a durable one finds again what the directory holds. One that
+    does not keep questions gives none."""
 
     open: Callable[[Path, int, Clock], Awaitable[Store]]
     durable: bool
+    keeps_questions: bool
 
 
 async def memory(directory: Path, max_bytes: int, now: Clock) -> Store:
@@ -42,7 +45,10 @@ async def sqlite(directory: Path, max_bytes: int, now: Clock) -> Store:
     return await SQLiteStore.open(path, max_bytes=max_bytes, max_body=MAX_BODY, now=now, write_interval=0.02)
 
 
-STORES = {"memory": Kind(memory, durable=False), "sqlite": Kind(sqlite, durable=True)}
+STORES = {
+    "memory": Kind(memory, durable=False, keeps_questions=False),
+    "sqlite": Kind(sqlite, durable=True, keeps_questions=True),
+}
 
 
 def key_of(name: str) -> bytes:
@@ -69,3 +75,15 @@ def make_entry(name: str = "a", **changes: Any) -> Entry:
         upstream_id="up-1",
     )
     return replace(entry, **changes)
+
+
+def make_question(name: str = "a", **changes: Any) -> Question:
+    """What was asked when the entry under `key_of(name)` was made."""
+    question = Question(
+        key=key_of(name),
+        context=digest("test.context", [b"acme"]),
+        text=f"What is {name}?",
+        embedder="small",
+        vector=bytes(384 * 4),
+    )
+    return replace(question, **changes)

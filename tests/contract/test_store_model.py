@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from cache.entry import Entry
 from cache.match import Match
-from tests.contract.stores import Clock, Kind, key_of, make_entry
+from cache.question import Question
+from tests.contract.stores import Clock, Kind, key_of, make_entry, make_question
 
 T = TypeVar("T")
 
@@ -39,6 +41,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.kind = kind
         self.clock = Clock()
         self.held: dict[bytes, Entry] = {}
+        # What may be found beside each entry held. Of one that is dead nobody can say: it may be swept, or be there.
+        self.beside: dict[bytes, set[Question | None]] = {}
         self.runner = asyncio.Runner()
         self.directory = tempfile.TemporaryDirectory()
         self.open()
@@ -55,8 +59,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.directory.cleanup()
 
     def matching(self, match: Match) -> list[Entry]:
-        alive = (entry for entry in self.held.values() if entry.keep_until > self.clock())
+        alive = (entry for entry in self.held.values() if self.alive(entry.key))
         return [entry for entry in alive if match.accepts(entry)]
+
+    def alive(self, key: bytes) -> bool:
+        return key in self.held and self.held[key].keep_until > self.clock()
 
     @rule(
         name=NAMES,
@@ -92,6 +99,8 @@ class StoreMachine(RuleBasedStateMachine):
             keep_until=now + life + grace,
         )
         self.do(self.store.put(entry))
+        if not self.alive(entry.key):
+            self.beside.setdefault(entry.key, set()).add(None)
         self.held[entry.key] = entry
 
     @rule(name=NAMES)
@@ -111,6 +120,37 @@ class StoreMachine(RuleBasedStateMachine):
                 self.held[entry.key] = replace(entry, expires=now, keep_until=now + grace)
             else:
                 del self.held[entry.key]
+                del self.beside[entry.key]
+
+    @rule(name=NAMES, text=st.text(max_size=5), vector=st.sampled_from([b"", bytes(8)]))
+    def note(self, name: str, text: str, vector: bytes) -> None:
+        question = make_question(name, text=text, vector=vector)
+        self.do(self.store.note(question))
+        if self.alive(question.key):
+            self.beside[question.key] = {question}
+        elif question.key in self.held:
+            self.beside[question.key] |= {question, None}
+
+    @rule(after=st.sampled_from([b"", *(key_of(name) for name in "abcd")]), limit=st.integers(0, 5))
+    def questions(self, after: bytes, limit: int) -> None:
+        found = self.do(self.store.questions(after=after, limit=limit))
+        keys = [question.key for question in found]
+        assert keys == sorted(set(keys))
+        assert len(keys) <= limit
+        if not self.kind.keeps_questions:
+            assert keys == []
+            return
+        end = keys[-1] if len(keys) == limit and keys else b"\xff" * 32
+        by_key = {question.key: question for question in found}
+        for key in self.held:
+            if self.alive(key) and after < key <= end and limit:
+                assert by_key.pop(key, None) in self.beside[key]
+        assert not by_key
+
+    @rule(names=st.lists(st.sampled_from("abcde"), max_size=6))
+    def known(self, names: list[str]) -> None:
+        keys = [key_of(name) for name in names]
+        assert self.do(self.store.known(keys)) == {key for key in keys if self.alive(key)}
 
     @rule(match=MATCHES, limit=st.integers(0, 5))
     def list(self, match: Match, limit: int) -> None:
@@ -142,6 +182,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert (stats.corrupt, stats.evicted, stats.dropped) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_every_store_behaves_like_a_dict(kind: Kind) -> None:
     run_state_machine_as_test(
         lambda: StoreMachine(kind),

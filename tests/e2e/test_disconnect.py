@@ -99,6 +99,7 @@ def test_the_one_who_left_is_on_record(gw: Running, up: Upstream, prompt: str) -
     assert record["tokens"]["served"] == 0
 
 
+@pytest.mark.slow
 def test_a_slow_reader_of_a_hit_holds_up_nobody(gw: Running, up: Upstream, prompt: str) -> None:
     """One client does not read its answer; others are served meanwhile."""
     up.script = fixed(Reply([json.dumps(chat_answer("x" * 900_000)).encode()]))

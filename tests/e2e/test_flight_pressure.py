@@ -70,6 +70,7 @@ def stalled(pieces: Counted) -> None:
     assert 0 < pieces.sent < len(pieces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["sse", "sse+usage"])
 def test_whoever_joins_a_leader_that_has_stopped_reading_waits_for_nothing(
     gw: Running, up: Upstream, prompt: str, form: str

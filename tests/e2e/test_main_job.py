@@ -87,6 +87,7 @@ def test_streamed_equals_plain_and_shares_the_entry(gateway: Served) -> None:
     assert headers["x-refrain-cache"] == "exact"
 
 
+@pytest.mark.slow
 def test_the_official_node_client(gateway: Served) -> None:
     node = shutil.which("node")
     assert node is not None, "these tests need Node.js 20 or later"

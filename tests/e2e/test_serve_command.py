@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.gateway import ALICE, config_text
 from tests.support.process import Served, refrain, serve
@@ -33,6 +34,7 @@ def test_a_configuration_in_the_working_directory_is_found(tmp_path: Path) -> No
         assert "refrain.yaml" in served.log.read_text()
 
 
+@pytest.mark.slow
 def test_sigterm_ends_it_quickly_and_writes_what_waits(tmp_path: Path) -> None:
     with upstream() as up:
         write(tmp_path, up)
@@ -104,6 +106,7 @@ def test_public_addresses_need_keys(tmp_path: Path) -> None:
     assert "refrain keys new" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_flood_of_headers_is_cut_off(tmp_path: Path) -> None:
     with upstream() as up:
         write(tmp_path, up)

@@ -88,6 +88,7 @@ def ended_well(served: Served, begun: float, seconds: float) -> None:
     assert not [word for word in LEFTOVERS if word in log], log
 
 
+@pytest.mark.slow
 def test_statement_34_streams_finish_and_what_they_said_is_kept(tmp_path: Path, up: Upstream) -> None:
     """Statement 34: what can finish within the grace does, for all who listen, and nothing new begins; the end comes
     right after it, whatever connections are open."""

@@ -128,6 +128,7 @@ async def test_the_leading_client_is_killed(w: World) -> None:
     assert (await ask(w, prompt, "json").got()).outcome == "exact"
 
 
+@pytest.mark.slow
 async def test_the_last_client_is_killed(w: World) -> None:
     """The upstream knows at once that nobody listens, and nothing is kept."""
     took = []

@@ -467,6 +467,7 @@ asyncio.run(main())
     assert await ended(process) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [None, b"no database"])
 async def test_many_processes_may_make_the_file_at_once(open_store: Open, path: Path, before: bytes | None) -> None:
     """As after an upgrade: all find a file they cannot use, one replaces it."""

@@ -19,10 +19,12 @@ from gateway.front import INCOMING, Incoming
 from gateway.identity import Identity
 from gateway.pipeline import Pipeline
 from gateway.recorder import Recorder
+from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
 from gateway.visit import Visit
 from tests.contract.stores import Clock
 from tests.gateway.scripted import ScriptedBackend, UpstreamCall
+from tests.support.embedders import Unready
 from tests.support.live import FORMS
 from tests.support.traffic import events
 from tests.support.upstream import chat_answer, chat_chunks, sse
@@ -121,8 +123,9 @@ class Hub:
         self.identity = Identity(self.clock)
         self.cache = ExactCache(MemoryStore(memory, now=self.clock), max_entry=max_entry)
         self.recorder = Recorder(1000)
-        self.flights = Flights(Kitchen(self.cache, self.clock, self.snapshot), self.recorder)
-        self.pipeline = Pipeline(self.cache, self.flights, self.recorder, self.snapshot, self.clock)
+        semantics = Semantics(self.cache, self.clock, Unready)
+        self.flights = Flights(Kitchen(self.cache, semantics, self.clock, self.snapshot), self.recorder)
+        self.pipeline = Pipeline(self.cache, self.flights, semantics, self.recorder, self.snapshot, self.clock)
 
     def snapshot(self) -> Snapshot:
         auth = self.identity.authenticator(CONFIG.auth)

@@ -166,7 +166,7 @@ def test_the_wire_form_is_the_clients_choice_and_not_in_the_key(fields: Any, for
     [
         ({}, None),
         ({"endpoint": "uncached"}, "tier_off"),
-        ({"headers": {b"x-refrain-tier": b"semantic"}}, "tier_not_asked"),
+        ({"headers": {b"x-refrain-tier": b"prefix"}}, "tier_not_asked"),
         ({"headers": {b"cache-control": b"no-store"}}, "no_store"),
         ({"cache": {"no-store": True}}, "no_store"),
         ({"store": True}, "store_requested"),

@@ -290,5 +290,6 @@ class Crowd(RuleBasedStateMachine):
         return data.draw(st.sampled_from(found)) if found else None
 
 
+@pytest.mark.slow
 def test_any_crowd() -> None:
     run_state_machine_as_test(Crowd, settings=settings(max_examples=120, stateful_step_count=25, deadline=None))

@@ -108,7 +108,7 @@ async def test_equal_lives_and_tags_share() -> None:
 
 ALONE: list[Json] = [
     {"headers": {"cache-control": "no-store"}},
-    {"headers": {"x-refrain-tier": "semantic"}},
+    {"headers": {"x-refrain-tier": "prefix"}},
     {"headers": {"x-refrain-ttl": "0s"}},
     {"cache": {"ttl": 0}},
     {"cache": {"no-store": True}},

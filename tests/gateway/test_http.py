@@ -117,6 +117,7 @@ def test_a_client_that_takes_nothing_is_cut(app: Server, loop: Any) -> None:
         assert read(sock, MANY * len(PIECE)) < MANY * len(PIECE)
 
 
+@pytest.mark.slow
 @LOOPS
 def test_also_when_only_little_is_left_to_take(app: Server, loop: Any) -> None:
     """Too little, maybe, to make the application wait; but the connection would stay as long as the client likes."""
@@ -127,6 +128,7 @@ def test_also_when_only_little_is_left_to_take(app: Server, loop: Any) -> None:
         until(lambda: not app.connections(), timeout=5)
 
 
+@pytest.mark.slow
 @LOOPS
 def test_a_client_that_waits_for_the_application_is_not(app: Server, loop: Any) -> None:
     """It has taken everything there was; nothing more has come."""
@@ -150,6 +152,7 @@ def test_a_client_that_stops_for_less_than_that_gets_everything(app: Server, loo
         assert app.connections()
 
 
+@pytest.mark.slow
 @LOOPS
 def test_a_client_that_takes_little_but_always_something_is_not_cut(app: Server, loop: Any) -> None:
     """It reads all the time, but what it takes within the limit makes no room in the kernel's buffers: those are large,

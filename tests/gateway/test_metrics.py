@@ -22,7 +22,7 @@ def samples(ledger: Ledger, stores: Any = None, backends: Any = None) -> dict[tu
     """(name, sorted labels) -> value, read by Prometheus's own parser."""
 
     def each() -> Iterator[tuple[tuple[Any, ...], float]]:
-        text = render(ledger, stores or {}, backends or {}, flights=0, listeners=0).decode()
+        text = render(ledger, stores or {}, backends or {}, flights=0, listeners=0, semantic={"state": "off"}).decode()
         for family in text_string_to_metric_families(text):
             for s in family.samples:
                 yield (s.name, *sorted(s.labels.items())), s.value

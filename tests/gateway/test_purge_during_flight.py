@@ -89,6 +89,7 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 @timeless
 async def test_a_thousand_of_a_thousand_in_memory() -> None:
     await races(Hub(), rest=0.1)

@@ -123,7 +123,9 @@ class Answer:
         return b"data: " + encode(self._object(CHUNK, {"delta": delta, "finish_reason": reason})) + b"\n\n"
 
     def _text(self) -> str:
-        return f"This is serial-{self._made.serial}- speaking."
+        """The large model never says the same thing twice, the small one always says the same about the same."""
+        ask = self._made.asked.ask
+        return f"This is serial-{self._made.serial}- speaking." if ask.model == "large" else f"See {ask.wording.asks}."
 
     def _reason(self) -> str:
         return "length" if self._made.fate == "cut" else "stop"

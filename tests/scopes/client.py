@@ -82,6 +82,11 @@ class Client:
         """Was it answered without being parsed?"""
         return self.asked.outcome == "exact" and b"parse;" not in self.headers[b"server-timing"]
 
+    @property
+    def remembered(self) -> bool:
+        """Was it given another question's answer without a search?"""
+        return self.asked.outcome == "semantic" and b"semantic;" not in self.headers[b"server-timing"]
+
 
 async def call(
     app: App, method: str, path: str, token: str, body: Mapping[str, Any] | None = None, query: bytes = b""

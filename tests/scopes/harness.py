@@ -14,20 +14,28 @@ from gateway.app import Gateway, create_app
 from gateway.config import Config
 from tests.scopes.backend import ScriptedBackend
 from tests.scopes.client import App, Client, Lifespan, call
-from tests.scopes.log import Asked, Log, Purged, who
-from tests.scopes.model import Leak, judge
-from tests.scopes.steps import Ask, Burst, Look, Purge, Release, Reload, Revoke, Step, Tamper, Wait
+from tests.scopes.log import Asked, Log, Purged, Reported, who
+from tests.scopes.model import LIKE, Leak, judge
+from tests.scopes.questions import place_of
+from tests.scopes.steps import Ask, Burst, Feedback, Look, Purge, Release, Reload, Revoke, Step, Tamper, Wait
 from tests.scopes.world import ADMIN, Key, World
+from tests.support.embedders import Placed
 
 START = 1_800_000_000.0
 MOMENT = 0.05
 """Seconds in which a client that has left is noticed."""
 TURNS = 5_000
 """How often we look whether everything that can happen has happened, some milliseconds apart."""
+ROOM = {"memory": "1MiB", "max_entry": "1KiB"}
+"""Room for all that a sequence leaves."""
 SMALL = {"memory": "2KiB", "max_entry": "1KiB"}
-"""Room for one answer at most, without aliases: all others come from the store."""
+"""Room for one answer at most, without aliases: all others come from the store. No question is known for long."""
 
 STATUSES = {0: "left", 401: "refused", 403: "not_allowed", 504: "not_cached"}
+
+
+def _embedder(_: object) -> Placed:
+    return Placed(place_of)
 
 
 class Clock:
@@ -39,13 +47,15 @@ class Clock:
 
 
 class Course:
-    """A sequence in progress. `file`: a store behind a memory that holds next to nothing; None: memory only."""
+    """A sequence in progress. `file`: a store behind the memory; None: memory only. `small`: that memory holds next to
+    nothing."""
 
-    def __init__(self, world: World, counts: Counter[str], file: Path | None) -> None:
+    def __init__(self, world: World, counts: Counter[str], file: Path | None, *, small: bool) -> None:
         self._world = world
         self._counts = counts
         self._file = file
-        self._store = {"url": "memory://"} if file is None else {"url": f"sqlite:///{file}", **SMALL}
+        url = "memory://" if file is None else f"sqlite:///{file}"
+        self._store = {"url": url, **(SMALL if small else ROOM)}
         self._clock = Clock()
         self._log = Log()
         self._backend = ScriptedBackend(self._log, self._clock)
@@ -58,7 +68,7 @@ class Course:
     async def run(self, steps: Sequence[Step]) -> None:
         """Raises Leak, with the number of the step in `at`."""
         with patch("gateway.fleet.build", lambda name, settings: self._backend):
-            self._app = create_app(self._config(), clock=self._clock, announce=self._announced)
+            self._app = create_app(self._config(), clock=self._clock, embedders=_embedder, announce=self._announced)
             async with Lifespan(self._app):
                 await asyncio.sleep(0)
                 try:
@@ -66,6 +76,7 @@ class Course:
                         await self._take(number, step)
                 finally:
                     self._counts["opportunities"] += self._log.opportunities
+                    self._counts["likes"] += self._log.likes
                     self._counts["expiries"] += self._log.expiries
                     self._backend.release()
                     await asyncio.gather(*(client.task for client in self._open), return_exceptions=True)
@@ -88,6 +99,8 @@ class Course:
                 self._clock.time += seconds
             case Purge():
                 await self._purge(step)
+            case Feedback():
+                await self._feedback(step)
             case Revoke(token):
                 await self._revoke(token)
             case Look(token):
@@ -141,6 +154,7 @@ class Course:
             self._counts["requests"] += 1
             self._counts["checked"] += len(asked.serials)
             self._counts["byte_identical"] += client.short_way
+            self._counts["remembered"] += client.remembered
             self._counts[asked.outcome if asked.status == 200 else STATUSES.get(asked.status, "failed")] += 1
             if asked.status == 200 and asked.serials:
                 self._answered.append(client)
@@ -161,12 +175,31 @@ class Course:
         status, _ = await call(self._app, "POST", "/admin/purge", step.token, body)
         purged.ended = self._log.tick()
         expected = 200 if key is not None and body.get("tenant") in (None, own or body.get("tenant")) else 403
+        if expected == 200 and "like" in body and not self._world.reuses_like:
+            expected = 409
         self._expect("purge", status, key, expected)
         if own is not None and not others <= await self._entries_of_others(own):
             raise Leak("purge", f"{own} has purged what is another's")
         self._counts["purges"] += status == 200 and not step.dry_run
         if status == 200 and not step.dry_run:
             self._log.purged.append(purged)
+
+    async def _feedback(self, step: Feedback) -> None:
+        given = [client for client in self._answered if client.asked.outcome == LIKE] or self._answered
+        if len(given) < step.of:
+            return
+        client = given[-step.of]
+        asked, key = client.asked, self._key(step.token)
+        body = {"request_id": client.headers[b"x-request-id"].decode(), "correct": step.correct}
+        status, _ = await call(self._app, "POST", "/admin/feedback", step.token, body)
+        expected = 200 if asked.outcome == LIKE else 409
+        if key is not None and key.role == "tenant_admin" and asked.person.tenant != key.person.tenant:
+            expected = 404
+        self._expect("feedback", status, key, expected)
+        if status == 200 and not step.correct:
+            [serial] = asked.serials
+            self._log.reported.add(Reported(asked.place, self._log.made[serial].asked.place, self._log.tick()))
+            self._counts["reports"] += 1
 
     async def _key_of(self, client: Client) -> str:
         """The cache's key of a request, from its decision."""

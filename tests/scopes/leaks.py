@@ -1,8 +1,9 @@
-"""Leaks to plant. Each takes away one of the things that keep answers apart."""
+"""Leaks to plant. Each takes away one of the things that keep answers apart; those of the semantic tier stand in
+`leaks_like`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from math import inf
 from typing import Any
@@ -18,20 +19,9 @@ import gateway.flights
 import gateway.front
 from gateway.normalize import canonical, request_key
 from gateway.principal import on_behalf
+from tests.scopes import leaks_like
+from tests.scopes.leaky import SCOPE, Always, Leaky, always, never
 from tests.scopes.world import PERMISSIONS
-
-Plant = tuple[object, str, Any]
-SCOPE = frozenset({"another scope"})
-
-
-@dataclass(frozen=True)
-class Leaky:
-    """`rules` are those that it breaks, one of which is found first; `plants`: what is put in place of what; `stored`:
-    it is in the store behind the memory."""
-
-    rules: frozenset[str]
-    plants: tuple[Plant, ...]
-    stored: bool = False
 
 
 def _scope_without(**nothing: Any) -> Leaky:
@@ -68,15 +58,6 @@ def _joined_by_body(visit: Any, ask: Any) -> Any:
     return (canonical(ask.api, ask.body), None, (), 0)
 
 
-class _Always:
-    """Equal to everything."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-
 def _replay(**changes: Any) -> Callable[..., None]:
     """A Replay that believes something else."""
 
@@ -92,14 +73,6 @@ def _any_alias(self: Any, alias_digest: bytes, now: float | None = None) -> Any:
 
 def _release_without_aliases(self: Any, slot: Any) -> None:
     self._bytes -= slot.size
-
-
-def _always(*_: object) -> bool:
-    return True
-
-
-def _never(*_: object, **__: object) -> bool:
-    return False
 
 
 def _decoded_for_any_key(raw: bytes, *, key: bytes, max_body: int) -> Any:
@@ -126,9 +99,9 @@ LEAKS = {
     "alias-without-delegation": Leaky(SCOPE | {"status"}, ((gateway.front, "alias_of", _alias_of_the_key),)),
     "alias-of-old-settings": Leaky(
         SCOPE | {"status", "past its life", "reuse not wanted"},
-        ((gateway.front.Replay, "__init__", _replay(generation=_Always())),),
+        ((gateway.front.Replay, "__init__", _replay(generation=Always())),),
     ),
-    "alias-of-revoked-key": Leaky(frozenset({"status"}), ((gateway.auth.Key, "good", _always),)),
+    "alias-of-revoked-key": Leaky(frozenset({"status"}), ((gateway.auth.Key, "good", always),)),
     "alias-without-end": Leaky(
         frozenset({"past its life"}),
         (
@@ -137,17 +110,20 @@ LEAKS = {
         ),
     ),
     "delegation-with-any-permissions": Leaky(SCOPE | {"status"}, ((gateway.auth, "on_behalf", _on_behalf_unbounded),)),
-    "joined-by-body": Leaky(SCOPE | {"another endpoint", "joined"}, ((gateway.flights, "_ident", _joined_by_body),)),
+    "joined-by-body": Leaky(
+        SCOPE | {"another endpoint", "joined", "status"}, ((gateway.flights, "_ident", _joined_by_body),)
+    ),
     "purge-forgets-aliases": Leaky(
         frozenset({"purged", "past its life"}),
         ((MEMORY, "_release", _release_without_aliases), (MEMORY, "by_alias", _any_alias)),
     ),
-    "purge-loses-to-flight": Leaky(frozenset({"purged"}), ((cache.exact.ExactCache, "purged", _never),)),
+    "purge-loses-to-flight": Leaky(frozenset({"purged"}), ((cache.exact.ExactCache, "purged", never),)),
     "store-unchecked": Leaky(
         SCOPE | {"another endpoint", "another request", "entries", "purge"},
         ((cache.stores.codec, "decode", _decoded_for_any_key),),
         stored=True,
     ),
+    **leaks_like.LEAKS,
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 
+from tests.scopes.questions import place_of
 from tests.scopes.steps import Ask, Purge
 from tests.scopes.world import Key, Person, Policy
 
@@ -19,7 +20,8 @@ FAILURES = ("error", "refused", "broken")
 @dataclass(eq=False)
 class Asked:
     """A request, what held when it came, and what it was answered. `person` None: nobody who may ask;
-    `place` is where its answer lives: those with the same may share one."""
+    `place` is where its answer lives: those with the same may share one; `context`: those with the same ask the same
+    in the same circumstances, so that the answer to one may serve the other."""
 
     ask: Ask
     person: Person | None
@@ -36,17 +38,19 @@ class Asked:
     calls: int = 0
     scope: Scope = field(init=False)
     place: tuple[object, ...] = field(init=False)
+    context: tuple[object, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.scope = scope_of(self.policy, self.person) if self.person is not None else ()
         self.place = (self.ask.endpoint, self.scope, self.ask.meaning)
+        self.context = (self.ask.endpoint, self.scope, self.ask.sense)
 
     @property
     def bypasses(self) -> bool:
         """No cache has a part in it: neither is it answered from one, nor is its answer kept."""
         control, sampled = self.ask.control, self.ask.temperature != 0
         off = self.policy.ttl is None or (self.policy.bypass_sampled and sampled)
-        return off or control.no_store or control.no_tier
+        return off or control.no_store or (control.tier == "semantic" and self.policy.like_ttl is None)
 
     @property
     def alone(self) -> bool:
@@ -90,15 +94,27 @@ class Purged:
     ended: int = 0
 
 
+@dataclass(frozen=True)
+class Reported:
+    """The answer kept at one place was wrong for the question of another; on record by then."""
+
+    asked: tuple[object, ...]
+    served: tuple[object, ...]
+    by: int
+
+
 @dataclass
 class Log:
     """All that has happened. `opportunities` are answers to what had been answered before for another scope or
-    endpoint, so that a leak would have shown; `expiries` are those made anew since an older one's life was over."""
+    endpoint, so that a leak would have shown; `likes` are those to a question that had been answered before in other
+    words and other circumstances; `expiries` are those made anew since an older one's life was over."""
 
     asked: list[Asked] = field(default_factory=list)
     made: dict[int, Made] = field(default_factory=dict)
     purged: list[Purged] = field(default_factory=list)
+    reported: set[Reported] = field(default_factory=set)
     opportunities: int = 0
+    likes: int = 0
     expiries: int = 0
     _ticks: "count[int]" = field(default_factory=lambda: count(1))
 
@@ -112,10 +128,11 @@ class Log:
             for made in self.made.values()
         )
 
-    def end(self, made: Made, policy: Policy) -> float:
-        """When its life ends, under this policy too. A refreshed answer lives as long as the endpoint says."""
+    def end(self, made: Made, policy: Policy, *, like: bool = False) -> float:
+        """When its life ends, under this policy too; `like`: for other questions. A refreshed answer lives as long as
+        the endpoint says."""
         asked_for = made.asked.ask.control.ttl if self.refreshes(made) is None else None
-        ttls = (made.asked.policy.ttl, policy.ttl, asked_for)
+        ttls = (made.asked.policy.ttl, policy.ttl, asked_for, policy.like_ttl if like else None)
         return made.at + min((ttl for ttl in ttls if ttl is not None), default=inf)
 
     def refreshes(self, made: Made) -> Made | None:
@@ -130,14 +147,12 @@ class Log:
         older = self.refreshes(made)
         return made.asked.ask.control.tags if older is None else self.tags(older)
 
-    def purges_of(self, made: Made, before: int) -> Iterable[Purged]:
-        """Those that have certainly met the answer, and were over by then."""
-        return (p for p in self.purged if made.began < p.began and p.ended < before and self.matches(p, made))
+    def purges_of(self, made: Made, before: int, *, like: bool) -> Iterable[Purged]:
+        """Those that have certainly met the answer, and were over by then; `like`: it has served another question."""
+        since = (p for p in self.purged if made.began < p.began and p.ended < before)
+        return (p for p in since if all(self._matches(p, made, maker, like) for maker in made.makers))
 
-    def matches(self, purged: Purged, made: Made) -> bool:
-        return all(self._matches(purged, made, maker) for maker in made.makers)
-
-    def _matches(self, purged: Purged, made: Made, maker: Asked) -> bool:
+    def _matches(self, purged: Purged, made: Made, maker: Asked, like: bool) -> bool:
         person = maker.person
         assert person is not None
         if purged.tenant not in (None, person.tenant) or purged.place not in (None, maker.place):
@@ -150,6 +165,10 @@ class Log:
                     holds = made.at < purged.at - float(value.removesuffix("s"))
                 case "documents":
                     holds = False
+                case "like":
+                    # It meets only what can be found so, and is there already.
+                    there = made.whole is not None and made.whole < purged.began
+                    holds = like and there and maker.ask.wording.place == place_of(value)
                 case _:
                     of_maker = {"tenant": person.tenant, "user": person.user}
                     holds = value == {**of_maker, "endpoint": maker.ask.endpoint, "model": maker.ask.model}[name]

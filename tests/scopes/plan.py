@@ -1,13 +1,14 @@
 """What happens in a sequence: a seed gives a world and a list of steps, the same ones every time.
 
 There are few distinct prompts, and a request often repeats an earlier one (as it was, by another key, in another
-spelling), so that most of them could meet an answer that was made for somebody else.
+spelling, in other words), so that most of them could meet an answer that was made for somebody else.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+from tests.scopes.questions import EARLIER, WORDINGS, others_like
 from tests.scopes.steps import (
     FORMS,
     PLAIN,
@@ -15,6 +16,7 @@ from tests.scopes.steps import (
     Ask,
     Burst,
     Control,
+    Feedback,
     Look,
     Purge,
     Release,
@@ -35,32 +37,56 @@ def plan(seed: int, *, stored: bool) -> tuple[World, list[Step]]:
     world = first = new_world(random)
     steps: list[Step] = []
     asked: list[Ask] = []
-    for _ in range(random.randint(8, 20)):
-        if asked and not isinstance(steps[-1], Burst | Release) and random.random() < 0.4:
+    length = random.randint(8, 20)
+    while len(steps) < length:
+        following: list[Step]
+        if asked and random.random() < 0.2:
+            following = _in_other_words(random, world, asked, stored=stored)
+        elif asked and not isinstance(steps[-1], Burst | Release) and random.random() < 0.4:
             # What has changed anything shows when the same comes again.
-            step: Step = Burst((replace(random.choice(asked[-4:]), leaves=False),))
+            following = [Burst((replace(random.choice(asked[-4:]), leaves=False),))]
         else:
-            step = _step(random, world, asked, stored=stored)
-        if isinstance(step, Burst):
-            asked.extend(step.asks)
-        elif isinstance(step, Reload):
-            world = step.world
-        steps.append(step)
+            following = [_step(random, world, asked, stored=stored)]
+        for step in following:
+            if isinstance(step, Burst):
+                asked.extend(step.asks)
+            elif isinstance(step, Reload):
+                world = step.world
+        steps.extend(following)
     return first, steps
+
+
+def _in_other_words(random: Random, world: World, asked: Sequence[Ask], *, stored: bool) -> list[Step]:
+    """An earlier question again, in other words; then something that may take its answer away, and the same again."""
+    ask = random.choice(asked[-4:])
+    again = Burst((replace(ask, prompt=random.choice(others_like(ask.prompt)), control=PLAIN, leaves=False),))
+    change: Step = Release()
+    dice = random.random()
+    if dice < 0.25:
+        change = Wait(random.choice((1.0, 5.0, 10.0, 20.5)))
+    elif dice < 0.45:
+        change = _purge(random, world, asked, stored=stored)
+    elif dice < 0.75:
+        change = _feedback(random, world)
+    elif dice < 0.8:
+        change = Reload(*changed(random, world, ask.token, ask.endpoint))
+    return [again, change, again]
 
 
 def _step(random: Random, world: World, asked: Sequence[Ask], *, stored: bool) -> Step:
     dice = random.random()
     if dice < 0.62 or not asked:
         return _burst(random, world, asked)
-    if dice < 0.72:
+    if dice < 0.71:
         return Wait(random.choice((1.0, 5.0, 9.5, 10.0, 19.5, 20.5, 29.5, 30.0, 45.0)))
-    if dice < 0.84:
-        return _purge(random, world, asked)
+    if dice < 0.81:
+        return _purge(random, world, asked, stored=stored)
     recent = random.choice(asked[-4:])
-    if dice < 0.90:
+    if dice < 0.88:
         return Reload(*changed(random, world, recent.token, recent.endpoint))
-    if dice < 0.95:
+    if dice < 0.89:
+        return _feedback(random, world)
+    if dice < 0.94:
         return Tamper() if stored else Release()
     if dice < 0.97:
         return Look("rf-scopes-tenant-admin")
@@ -90,11 +116,12 @@ def _ask(random: Random, world: World, asked: Sequence[Ask]) -> Ask:
     ask = Ask(
         token="",
         endpoint=random.choice(list(world.endpoints)),
-        prompt=random.choice((1, 1, 2)),
+        prompt=random.choice((0, 0, 0, 0, 1, 1, 3, 4)),
         model=random.choice(("small", "small", "small", "large")),
-        temperature=random.choice((None, None, None, 0, 1)),
+        temperature=random.choice((None, None, None, None, 0, 1)),
         form=random.choice(list(FORMS)),
         control=_control(random),
+        earlier=random.choice((0, 0, 0, 0, 0, 0, 1, 3)),
     )
     return _as_somebody(random, world, ask)
 
@@ -109,6 +136,12 @@ def _another(random: Random, world: World, ask: Ask) -> Ask:
         return replace(ask, spelling=random.randrange(SPELLINGS), form=random.choice(list(FORMS)))
     if dice < 0.55:
         return replace(ask, control=_control(random))
+    if dice < 0.8:
+        return replace(ask, prompt=random.choice(others_like(ask.prompt)))
+    if dice < 0.83:
+        return replace(ask, earlier=random.randrange(len(EARLIER)))
+    if dice < 0.86:
+        return replace(ask, temperature=random.choice((None, 0, 1)))
     return ask
 
 
@@ -140,12 +173,12 @@ def _control(random: Random) -> Control:
         max_stale=random.choice((0, 5, 50)) if sometimes(0.2) else None,
         ttl=random.choice((0, 5, 20, 1000)) if sometimes(0.2) else None,
         tags=frozenset(random.sample(("red", "green"), random.randint(0, 2))) if sometimes(0.4) else frozenset(),
-        no_tier=sometimes(0.04),
+        tier=random.choice(("exact", "semantic")) if sometimes(0.08) else None,
         in_body=sometimes(0.25),
     )
 
 
-def _purge(random: Random, world: World, asked: Sequence[Ask]) -> Purge:
+def _purge(random: Random, world: World, asked: Sequence[Ask], *, stored: bool) -> Purge:
     ask = random.choice(asked[-4:])
     key = world.key(ask.token) or random.choice(world.keys)
     criteria = {
@@ -157,6 +190,8 @@ def _purge(random: Random, world: World, asked: Sequence[Ask]) -> Purge:
         "user": key.person.user,
         "older_than": random.choice(("0s", "5s", "20s")),
     }
+    if not stored:  # what is like a text is looked for among what the tier knows, and after a start it has to read that
+        criteria["like"] = WORDINGS[ask.prompt].text
     names = random.sample(list(criteria), random.choice((1, 1, 1, 2)))
     of = random.randint(1, 3) if random.random() < 0.25 else None
     return Purge(
@@ -166,3 +201,8 @@ def _purge(random: Random, world: World, asked: Sequence[Ask]) -> Purge:
         soft=random.random() < 0.25,
         dry_run=random.random() < 0.15,
     )
+
+
+def _feedback(random: Random, world: World) -> Feedback:
+    tokens = (ADMIN, ADMIN, ADMIN, "rf-scopes-tenant-admin", random.choice(world.keys).token, WRONG)
+    return Feedback(random.choice(tokens), of=random.choice((1, 1, 1, 2)), correct=random.random() < 0.15)

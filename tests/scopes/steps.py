@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from tests.scopes.questions import EARLIER, WORDINGS, Wording
 from tests.scopes.world import Brief, World
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -16,7 +17,8 @@ SPELLINGS = 6
 
 @dataclass(frozen=True, repr=False)
 class Control(Brief):
-    """What a request asks of the cache; `in_body`: in the `cache` object, as far as that can say it."""
+    """What a request asks of the cache; `tier`: of this one only; `in_body`: in the `cache` object, as far as that can
+    say it."""
 
     no_cache: bool = False
     no_store: bool = False
@@ -25,7 +27,7 @@ class Control(Brief):
     max_stale: int | None = None
     ttl: int | None = None
     tags: frozenset[str] = frozenset()
-    no_tier: bool = False
+    tier: str | None = None
     in_body: bool = False
 
     def body(self) -> dict[str, Any]:
@@ -48,8 +50,8 @@ class Control(Brief):
             out["cache-control"] = ", ".join(words)
         if self.tags:
             out["x-refrain-tags"] = ",".join(sorted(self.tags))
-        if self.no_tier:
-            out["x-refrain-tier"] = "semantic"
+        if self.tier is not None:
+            out["x-refrain-tier"] = self.tier
         return out
 
 
@@ -58,7 +60,8 @@ PLAIN = Control()
 
 @dataclass(frozen=True, repr=False)
 class Ask(Brief):
-    """One request. `behalf` is whom it speaks for: a user, and permissions with blanks between them."""
+    """One request. `prompt` is which of WORDINGS, `earlier` which of EARLIER comes before it; `behalf` is whom it
+    speaks for: a user, and permissions with blanks between them."""
 
     token: str
     endpoint: str
@@ -68,14 +71,24 @@ class Ask(Brief):
     form: str = "json"
     spelling: int = 0
     control: Control = PLAIN
+    earlier: int = 0
     behalf: tuple[str, str] | None = None
     api_key: bool = False
     leaves: bool = False
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """Equal for requests that mean the same, however they are spelled."""
-        return (self.model, self.prompt, self.temperature)
+        """Equal for requests that say the same, however they are spelled."""
+        return (self.model, self.earlier, self.prompt, self.temperature)
+
+    @property
+    def sense(self) -> tuple[object, ...]:
+        """Equal for requests that ask the same in the same circumstances, in whatever words."""
+        return (self.model, self.earlier, self.wording.asks, self.temperature)
+
+    @property
+    def wording(self) -> Wording:
+        return WORDINGS[self.prompt]
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         named = {"content-type": "application/json", **self.control.headers()}
@@ -86,9 +99,10 @@ class Ask(Brief):
         return [(name.encode(), value.encode()) for name, value in named.items()]
 
     def body(self) -> bytes:
-        text = f"What is {self.prompt}?"
+        text = self.wording.text
         content: Any = [{"type": "text", "text": text}] if self.spelling == 2 else text
-        body: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": content}]}
+        messages = [*EARLIER[self.earlier], {"role": "user", "content": content}]
+        body: dict[str, Any] = {"model": self.model, "messages": messages}
         body |= FORMS[self.form]
         if self.temperature is not None:
             body["temperature"] = self.temperature
@@ -100,7 +114,7 @@ class Ask(Brief):
         elif self.spelling == 4:
             body |= {"metadata": {"tenant": "another"}, "service_tier": "auto"}
         elif self.spelling == 5:
-            return json.dumps(body).replace("What", "\\u0057hat").encode()
+            return json.dumps(body).replace(text, f"\\u{ord(text[0]):04x}{text[1:]}").encode()
         return json.dumps(body).encode()
 
 
@@ -135,6 +149,15 @@ class Purge(Brief):
     dry_run: bool = False
 
 
+@dataclass(frozen=True, repr=False)
+class Feedback(Brief):
+    """About the so many-th last answer of another question, if there is one, or of any."""
+
+    token: str
+    of: int
+    correct: bool = False
+
+
 @dataclass(frozen=True)
 class Revoke:
     token: str
@@ -161,4 +184,4 @@ class Tamper:
     """Somebody exchanges the values of two rows in the store's file."""
 
 
-Step = Burst | Release | Wait | Purge | Revoke | Look | Reload | Tamper
+Step = Burst | Release | Wait | Purge | Feedback | Revoke | Look | Reload | Tamper

@@ -47,6 +47,7 @@ def test_a_leak_that_was_planted_is_gone_afterwards() -> None:
     assert run(1, seed=found.seed).found is None
 
 
+@pytest.mark.slow
 def test_a_gateway_that_reuses_nothing_is_noticed() -> None:
     async def nothing(*_: Any) -> None:
         return None
@@ -55,6 +56,7 @@ def test_a_gateway_that_reuses_nothing_is_noticed() -> None:
         assert {"exact", "byte_identical", "stale"} <= set(run(60).unseen)
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_it_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--sequences", "40", "--seed", "5", "--json"]) == 0
     shown = capsys.readouterr()

@@ -20,6 +20,7 @@ TENANTS = ("org_1", "org_12", "a:b", "Ünïcode_Ltd.")
 USERS = ("ann", "2345", "o'b; --", "ann@example.com")
 PERMISSIONS = ("", "hr", "fin", "fin hr", "finhr")
 TTLS = (10.0, 30.0, 60.0)
+LIKE_TTLS = (5.0, 20.0, 60.0)
 
 
 class Brief:
@@ -62,11 +63,13 @@ class Key(Brief):
 
 @dataclass(frozen=True, repr=False)
 class Policy(Brief):
-    """An endpoint. `ttl` None: nothing is kept; empty `tenants` and `permissions`: everybody may use it."""
+    """An endpoint. `ttl` None: nothing is kept; `like`: how long an answer may serve other questions that mean the
+    same, None: never; empty `tenants` and `permissions`: everybody may use it."""
 
     share: str
     mode: str = "stream"
     ttl: float | None = 60.0
+    like: float | None = None
     revalidate: float = 0.0
     if_error: float = 0.0
     bypass_sampled: bool = False
@@ -76,6 +79,9 @@ class Policy(Brief):
 
     def settings(self) -> dict[str, Any]:
         life = {"ttl": self.ttl, "stale_while_revalidate": self.revalidate, "stale_if_error": self.if_error}
+        like = self.like_ttl
+        # At one place the cosine is 1, more than any two wordings have: so high that a guard's objection is enough.
+        semantic = "off" if like is None else {"ttl": f"{like:g}s", "threshold": 0.95}
         exact = "off" if self.ttl is None else {name: f"{seconds:g}s" for name, seconds in life.items() if seconds}
         return {
             "mode": self.mode,
@@ -83,8 +89,13 @@ class Policy(Brief):
             "sampled": "bypass" if self.bypass_sampled else "reuse",
             "finish": self.finish,
             "allow": {"tenants": sorted(self.tenants), "permissions": sorted(self.permissions)},
-            "cache": {"exact": exact, "semantic": "off"},
+            "cache": {"exact": exact, "semantic": semantic},
         }
+
+    @property
+    def like_ttl(self) -> float | None:
+        """What `like` comes to: what is not kept serves nobody, and a public endpoint's answers no other question."""
+        return None if self.ttl is None or self.share == "public" else self.like
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,11 @@ class World:
 
     def key(self, token: str) -> Key | None:
         return next((key for key in self.keys if key.token == token), None)
+
+    @property
+    def reuses_like(self) -> bool:
+        """May any answer serve other questions than its own?"""
+        return any(policy.like_ttl is not None for policy in self.endpoints.values())
 
     def settings(self, store: Mapping[str, Any]) -> dict[str, Any]:
         """As a configuration file has it."""
@@ -122,11 +138,13 @@ def changed(random: Random, world: World, token: str, name: str) -> tuple[World,
     key = world.key(token)
     if key is None or token == ADMIN or random.random() < 0.5:
         policy = _policy(random, [key.person for key in world.keys])
-        part = random.choice(("share", "ttl", "all"))
+        part = random.choice(("share", "ttl", "like", "all"))
         if part == "share":
             policy = replace(world.endpoints[name], share=policy.share)
         elif part == "ttl":
             policy = replace(world.endpoints[name], ttl=policy.ttl)
+        elif part == "like":
+            policy = replace(world.endpoints[name], like=policy.like)
         return replace(world, endpoints={**world.endpoints, name: policy}), f"endpoint {name}: {policy}"
     others = [other for other in world.keys if other is not key]
     if random.random() < 0.4:
@@ -162,6 +180,7 @@ def _policy(random: Random, people: list[Person]) -> Policy:
         share=random.choice(("user", "permissions", "tenant", "public")),
         mode=random.choice(("stream", "request_response")),
         ttl=None if sometimes(0.06) else random.choice(TTLS),
+        like=None if sometimes(0.15) else random.choice(LIKE_TTLS),
         revalidate=20.0 if sometimes(0.3) else 0.0,
         if_error=40.0 if sometimes(0.3) else 0.0,
         bypass_sampled=sometimes(0.1),

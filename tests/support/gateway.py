@@ -11,6 +11,8 @@ import httpx
 
 from gateway.app import create_app
 from gateway.config.load import parse_config
+from gateway.embedders import MakeEmbedder
+from tests.support.embedders import Unready
 from tests.support.upstream import serve
 
 ADMIN = "rf-test-admin-key"
@@ -83,13 +85,19 @@ store: {{url: "{store}"}}
 
 @contextmanager
 def running(
-    text: str, *, env: Mapping[str, str] | None = None, path: Path | None = None, clock: Clock | None = None
+    text: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    path: Path | None = None,
+    clock: Clock | None = None,
+    embedders: MakeEmbedder = Unready,
 ) -> Iterator[Running]:
-    """Serve the configuration in `text`. With `path` it is written there, and changes of that file are applied."""
+    """Serve the configuration in `text`. With `path` it is written there, and changes of that file are applied. Without
+    `embedders` the semantic tier is never asked: its embedder does not become ready."""
     clock = clock or Clock()
     if path is not None:
         path.write_text(text)
-    app = create_app(parse_config(text, env or {}), path=path, clock=clock)
+    app = create_app(parse_config(text, env or {}), path=path, clock=clock, embedders=embedders)
     with serve(app, lifespan="on") as port:
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:

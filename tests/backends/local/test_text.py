@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import decoders
@@ -28,6 +29,7 @@ def detokenize(pieces: list[bytes]) -> list[str]:
 ENCODED = st.text(st.characters(exclude_characters="\ufffd", codec="utf-8")).map(str.encode)
 
 
+@pytest.mark.slow
 @given(split_bytes(ENCODED))
 @example([b"\xf0", b"\x9f", b"\x8e", b"\x89"])
 def test_text_of_any_split_is_whole_and_no_character_is_cut(pieces: list[bytes]) -> None:

@@ -127,6 +127,7 @@ def placed(where: str, text: str, name: str, value: Any) -> Json:
     return body
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     where=st.sampled_from(["top", "nested", "message", "part", "tool"]),

@@ -66,6 +66,7 @@ def test_statement_30_memory_stays_under_its_bound(tight: Running, up: Upstream,
     assert kept["entries"] < 30
 
 
+@pytest.mark.slow
 def test_statement_30_spellings_of_one_request_are_bounded_too(tight: Running, up: Upstream, prompt: str) -> None:
     """Statement 30: one entry asked for in ever new spellings does not grow without end, nor push the others out."""
     up.script = long_answer(100)
@@ -108,6 +109,7 @@ def test_statement_30_an_oversize_answer_is_delivered_but_not_kept(
     assert exact(tight, "memory")["entries"] == before
 
 
+@pytest.mark.slow
 def test_statement_30_the_file_stays_under_its_bound(up: Upstream, tmp_path: Any, prompt: str) -> None:
     """Statement 30: the SQLite store keeps to `max_bytes` and drops the least recently used first."""
     up.script = lambda seen, number: reply_for(seen, chat_answer(incompressible(20_000, number)))
@@ -207,6 +209,7 @@ class Bystander:
                 time.sleep(0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
 def test_statement_38_hostile_bodies_are_refused_within_a_second(
     roomy: Served, up: Upstream, make: Callable[[], bytes]

@@ -238,6 +238,7 @@ def heard(gw: Running, up: Upstream, pieces: list[bytes], **more: Any) -> list[A
     return [e if e == "[DONE]" else json.loads(e) for e in events(response.text)]
 
 
+@pytest.mark.slow
 def test_statement_14_cut_in_two_at_every_offset(gw: Running, up: Upstream) -> None:
     """Statement 14: wherever the bytes are cut, in a character or between CR and LF, the events are equal."""
     for offset in range(1, len(RAW)):

@@ -339,6 +339,7 @@ def leaky(up: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     return (yield (served.url, home, bodies))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("canary", sorted(CANARIES))
 def test_statement_37_no_secret_shows(leaky: tuple[str, Path, list[str]], canary: str) -> None:
     """Statement 37: keys, prompts, upstream URLs and what upstreams tell about them are in no error, log or metric."""

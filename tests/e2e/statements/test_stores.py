@@ -152,6 +152,7 @@ def file_of_answers(up: Upstream, tmp_path_factory: pytest.TempPathFactory) -> t
     return home, trap
 
 
+@pytest.mark.slow
 def test_statement_40_hostile_values_are_misses_and_removed(up: Upstream, file_of_answers: tuple[Path, Path]) -> None:
     """Statement 40: pickles, wrong versions, huge and deep values are misses; they are removed and never executed."""
     home, trap = file_of_answers
@@ -234,6 +235,7 @@ def used(tree: ast.AST) -> Iterator[str]:
                 yield f"{called.value.id}.{called.attr}"
 
 
+@pytest.mark.slow
 def test_statement_40_nothing_in_the_tree_can_execute_data() -> None:
     """Statement 40: no pickle, no eval, no yaml.load in what is shipped."""
     files = [file for package in ("gateway", "cache", "backends") for file in (ROOT / package).rglob("*.py")]

@@ -1,0 +1,227 @@
+"""The semantic tier of one gateway: started where an endpoint wants it, asked by requests, taken down on a reload.
+
+The tier is never in the way: while it loads, and when it is ill, every look-up is a miss that says why.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic, perf_counter
+from typing import Any
+
+import structlog
+
+from cache.entry import Entry
+from cache.exact import ExactCache
+from cache.framing import digest
+from cache.freshness import Life, judge
+from cache.semantic.tier import Finding, Query, SemanticTier
+from cache.stores.base import StoreUnavailable
+from cache.stores.memory import Slot
+from gateway.answer_text import answer_text
+from gateway.ask import Ask
+from gateway.config import Config
+from gateway.config import Embedder as EmbedderConfig
+from gateway.embedders import MakeEmbedder
+from gateway.logs import where
+from gateway.question import read_question
+from gateway.reuse import Reuse
+from gateway.visit import Visit
+
+SWEEP_EVERY = 60.0
+"""Seconds between two looks for questions whose answers are gone."""
+READY_EVERY = 0.1
+"""Seconds between two looks whether the embedder is ready."""
+LARGE_BODY = 8 * 1024
+"""Bytes of a request from which its context is worked out in a thread."""
+SHARE_OF_MEMORY = 0.5
+"""Of the memory that answers may take (store.memory), the most that the tier's texts and vectors may have."""
+
+log = structlog.get_logger("refrain")
+
+
+class Semantics:
+    """`clock` is wall-clock seconds. `tier` is None while no endpoint wants one."""
+
+    def __init__(self, cache: ExactCache, clock: Callable[[], float], embedders: MakeEmbedder) -> None:
+        self.tier: SemanticTier | None = None
+        self.wrong: set[tuple[bytes, bytes]] = set()  # what was reported: (who asked, what was served), by key
+        self.judged = {True: 0, False: 0}  # reports of right and of wrong answers since the start
+        self._cache = cache
+        self._clock = clock
+        self._embedders = embedders
+        self._config: EmbedderConfig | None = None
+        self._caring: asyncio.Task[None] | None = None
+        self._purged = asyncio.Event()
+
+    async def apply(self, config: Config) -> None:
+        """Put a configuration in force. A tier is kept as long as its embedder is the same."""
+        on = any(e.cache.semantic is not None and e.cache.exact is not None for e in config.endpoints.values())
+        wanted = config.embedder if on else None
+        if wanted == self._config:
+            return
+        await self.aclose()
+        self._config = wanted
+        if wanted is None:
+            return
+        embedder = self._embedders(wanted)
+        room = int(config.store.memory * SHARE_OF_MEMORY)
+        tier = SemanticTier(self._cache, embedder, max_bytes=room, answer_text=answer_text)
+        self._report(tier, self.wrong)
+        await embedder.start()
+        self.tier = tier
+        self._caring = asyncio.create_task(self._care(tier))
+
+    def may_answer(self, ask: Ask) -> bool:
+        """Is the tier there for this request? (Whether the request is one for it, `find` says.)"""
+        on = self.tier is not None and self.tier.embedder.dimensions > 0
+        return on and ask.endpoint.config.cache.semantic is not None and ask.life is not None and ask.bypass is None
+
+    async def find(self, visit: Visit, ask: Ask) -> Finding | None:
+        """Look for another question's answer to this request, and book what the tier said, but for a hit. None where
+        the tier is not asked at all."""
+        tier, policy = self.tier, ask.endpoint.config.cache.semantic
+        if tier is None or policy is None or ask.life is None or ask.bypass is not None:
+            return None
+        begun = perf_counter()
+        large = len(ask.raw) > LARGE_BODY
+        query = await asyncio.to_thread(read_question, ask) if large else read_question(ask)
+        if not isinstance(query, Query):
+            visit.tier("semantic", "skipped", query)
+            return None
+
+        def usable(slot: Slot) -> bool:
+            return self._reuse(slot, 0.0, ask) is not None
+
+        try:
+            finding = await tier.find(query, usable, threshold=policy.threshold, strict=policy.strict)
+        except Exception as error:  # a defect here must not be in the way of an answer
+            log.error("unexpected error in the semantic tier", kind=type(error).__name__, where=where(error))
+            visit.tier("semantic", "skipped", "failed")
+            return None
+        visit.phase("semantic", begun)
+        if finding.slot is None:
+            asked = "miss" if tier.embedder.dimensions else "skipped"
+            visit.tier("semantic", asked, finding.reason, similarity=finding.similarity)
+        return finding
+
+    def reuse(self, finding: Finding, ask: Ask) -> Reuse | None:
+        """The answer found, as something to serve."""
+        if finding.slot is None or finding.similarity is None:
+            return None
+        return self._reuse(finding.slot, finding.similarity, ask)
+
+    def learn(self, finding: Finding | None, entry: Entry) -> None:
+        """This answer has been stored, after a look-up that found none."""
+        if self.tier is not None:
+            if finding is not None:
+                self.tier.learn(finding, entry)
+            else:
+                self.tier.replaced(entry.key)
+            self._cache.front.reserve(self.tier.known.size)
+
+    def remember(self, ask: Ask, reuse: Reuse, generation: int) -> None:
+        """Let the same request find this answer without a search, as long as the answer and the policy live."""
+        self._cache.front.alias(_alias(ask.key), reuse.slot, (generation, reuse.similarity), 0)
+
+    def remembered(self, ask: Ask, generation: int) -> Reuse | None:
+        """What `remember` has kept for this request."""
+        if self.tier is None or ask.endpoint.config.cache.semantic is None or "semantic" not in ask.directives.tiers:
+            return None
+        found = self._cache.front.by_alias(_alias(ask.key))
+        if found is None or found[0][0] != generation:
+            return None
+        return self._reuse(found[1], found[0][1], ask)
+
+    def report(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """These answers were wrong for these questions: (key of the question, key of the answer)."""
+        pairs = list(pairs)
+        self.wrong.update(pairs)
+        for _, served in pairs:
+            self._cache.front.forget_aliases(served)
+        if self.tier is not None:
+            self._report(self.tier, pairs)
+
+    def stats(self) -> dict[str, Any]:
+        """States and counts since the start: look-ups by what came of them, and what is known."""
+        tier = self.tier
+        if tier is None:
+            return {"state": "off"}
+        counts = dict(tier.counts)
+        hits = counts.pop("", 0)
+        return {
+            "state": tier.embedder.state,
+            "detail": tier.embedder.detail,
+            "embedder": tier.embedder.identity,
+            "lookups": hits + sum(counts.values()),
+            "hits": hits,
+            "misses": counts,
+            "reported": {"right": self.judged[True], "wrong": self.judged[False]},
+            "questions": len(tier.known.questions),
+            "vectors": tier.known.vectors,
+            "bytes": tier.known.size,
+        }
+
+    @property
+    def ill(self) -> bool:
+        """Is it wanted, and cannot be had?"""
+        return self.tier is not None and self.tier.embedder.state == "failed"
+
+    def purged(self) -> None:
+        """Answers have gone: their questions are to go soon, too."""
+        self._purged.set()
+
+    async def aclose(self) -> None:
+        tier, self.tier, self._config = self.tier, None, None
+        if self._caring is not None:
+            self._caring.cancel()
+            await asyncio.gather(self._caring, return_exceptions=True)
+        if tier is not None:
+            await tier.aclose()
+            self._cache.front.reserve(0)
+
+    def _reuse(self, slot: Slot, similarity: float, ask: Ask) -> Reuse | None:
+        life = life_of(ask)
+        if life is None:
+            return None
+        now = slot.now(self._clock(), monotonic())
+        verdict = judge(slot.entry, life, now, max_age=ask.directives.max_age)
+        # What may be served for another question has to be fresh.
+        return Reuse(slot, similarity, verdict.ttl, now) if verdict.usable and not verdict.stale else None
+
+    @staticmethod
+    def _report(tier: SemanticTier, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        for asked, served in pairs:
+            tier.report(asked, served)
+
+    async def _care(self, tier: SemanticTier) -> None:
+        """Once the embedder is ready, take over what the store has kept; then forget what the cache has lost."""
+        while tier.embedder.state != "ready":  # noqa: ASYNC110  there is nothing to wait for
+            await asyncio.sleep(READY_EVERY)
+        try:
+            taken = await tier.known.restore()
+            if taken:
+                log.info("semantic index rebuilt", questions=taken, vectors=tier.known.vectors)
+        except StoreUnavailable as error:
+            log.warning("the semantic index could not be rebuilt", reason=str(error))
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SWEEP_EVERY):
+                    await self._purged.wait()
+            self._purged.clear()
+            with suppress(StoreUnavailable):
+                await tier.known.sweep()
+            self._cache.front.reserve(tier.known.size)
+
+
+def life_of(ask: Ask) -> Life | None:
+    """How long an answer may serve other questions: no longer than its own, and never a stale one."""
+    policy = ask.endpoint.config.cache.semantic
+    if ask.life is None or policy is None:
+        return None
+    return replace(ask.life, ttl=min(ask.life.ttl, policy.ttl), if_error=0.0, revalidate=0.0)
+
+
+def _alias(key: bytes) -> bytes:
+    return digest("refrain.alias.semantic.1", [key])
