@@ -14,7 +14,7 @@ from cache.semantic.embedder import LocalEmbedder
 from cache.semantic.embedder_model import Model, load
 
 MODEL = "all-MiniLM-L6-v2"
-WORDS = ["how", "do", "i", "reset", "the", "password", "of", "my", "account", "on", "the", "new", "portal", "please", "tell", "me", "what", "to", "do", "when", "it", "fails"]
+WORDS = "how do i reset the password of my account on the new portal please tell me what to do when it fails"
 BATCH = 16
 DEADLINE = 60.0
 
@@ -36,7 +36,7 @@ def measure(size: Size) -> Figures:
 
 
 def _text(words: int, number: int = 0) -> str:
-    return " ".join((WORDS * 4)[: words - 1]) + f" {number}"
+    return " ".join((WORDS.split() * 4)[: words - 1]) + f" {number}"
 
 
 async def _start(embedder: LocalEmbedder) -> Figures:

@@ -30,7 +30,7 @@ def answer_text(entry: Entry) -> str | None:
     """What a stored chat answer says; None where it calls tools, refuses, or is of another shape."""
     try:
         [choice] = _decode(entry.body).choices
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     message = choice.message
     if choice.finish_reason != "stop" or message.tool_calls or message.function_call or message.refusal:

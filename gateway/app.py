@@ -75,7 +75,7 @@ class Gateway:
 
     async def _start(self, config: Config) -> None:
         await self.identity.open(self.state)
-        self.semantics.report(await self.state.wrong_pairs())
+        self.semantics.recall(await self.state.wrong_pairs())
         await asyncio.to_thread(load_catalogue)
         await self.cache.open(config.store.url, max_bytes=config.store.max_bytes, now=self.clock)
         await self.apply(config)

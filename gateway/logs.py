@@ -20,6 +20,20 @@ def configure() -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    for name in ("cache", "backends"):
+        library = logging.getLogger(name)
+        library.handlers = [_Forward()]
+        library.setLevel(logging.INFO)
+        library.propagate = False
+
+
+class _Forward(logging.Handler):
+    """What the libraries below say through `logging` becomes lines like ours. Of an exception only where it was."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        details = {} if error is None else {"kind": type(error).__name__, "where": where(error)}
+        structlog.get_logger("refrain").log(record.levelno, record.getMessage(), **details)
 
 
 def where(error: BaseException) -> str:

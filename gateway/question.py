@@ -66,11 +66,14 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _words(text: str) -> float:
-    return len(text.split()) + len(_NO_BLANKS.findall(text)) / 2
+    others, characters = _NO_BLANKS.subn(" ", text)
+    return len(others.split()) + characters / 2
 
 
 def _context(ask: Ask) -> bytes:
     """32 bytes: the key of the same request with nothing asked."""
     *before, last = ask.body["messages"]
-    body = {**ask.body, "messages": [*before, {**last, "content": ""}]}
+    content = last["content"]
+    nothing = "" if isinstance(content, str) else [{**part, "text": ""} for part in content]
+    body = {**ask.body, "messages": [*before, {**last, "content": nothing}]}
     return digest("refrain.context.1", [ask.key_of(body)])

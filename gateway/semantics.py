@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from time import monotonic, perf_counter
 from typing import Any
 
@@ -46,7 +47,7 @@ class Semantics:
 
     def __init__(self, cache: ExactCache, clock: Callable[[], float], embedders: MakeEmbedder) -> None:
         self.tier: SemanticTier | None = None
-        self.wrong: set[tuple[bytes, bytes]] = set()  # what was reported: (who asked, what was served), by key
+        self._wrong: set[tuple[bytes, bytes]] = set()  # what was reported: (who asked, what was served), by key
         self.judged = {True: 0, False: 0}  # reports of right and of wrong answers since the start
         self._cache = cache
         self._clock = clock
@@ -65,10 +66,13 @@ class Semantics:
         self._config = wanted
         if wanted is None:
             return
+        await asyncio.to_thread(
+            import_module, "cache.semantic.index"
+        )  # FAISS takes a moment to load
         embedder = self._embedders(wanted)
         room = int(config.store.memory * SHARE_OF_MEMORY)
         tier = SemanticTier(self._cache, embedder, max_bytes=room, answer_text=answer_text)
-        self._report(tier, self.wrong)
+        tier.recall(self._wrong)
         await embedder.start()
         self.tier = tier
         self._caring = asyncio.create_task(self._care(tier))
@@ -98,6 +102,7 @@ class Semantics:
             finding = await tier.find(query, usable, threshold=policy.threshold, strict=policy.strict)
         except Exception as error:  # a defect here must not be in the way of an answer
             log.error("unexpected error in the semantic tier", kind=type(error).__name__, where=where(error))
+            tier.counts["failed"] += 1
             visit.tier("semantic", "skipped", "failed")
             return None
         visit.phase("semantic", begun)
@@ -113,12 +118,9 @@ class Semantics:
         return self._reuse(finding.slot, finding.similarity, ask)
 
     def learn(self, finding: Finding | None, entry: Entry) -> None:
-        """This answer has been stored, after a look-up that found none."""
+        """This answer has been stored; `finding` is what the tier had said before, if it was asked."""
         if self.tier is not None:
-            if finding is not None:
-                self.tier.learn(finding, entry)
-            else:
-                self.tier.replaced(entry.key)
+            self.tier.learn(finding, entry)
             self._cache.front.reserve(self.tier.known.size)
 
     def remember(self, ask: Ask, reuse: Reuse, generation: int) -> None:
@@ -134,14 +136,17 @@ class Semantics:
             return None
         return self._reuse(found[1], found[0][1], ask)
 
-    def report(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """These answers were wrong for these questions: (key of the question, key of the answer)."""
-        pairs = list(pairs)
-        self.wrong.update(pairs)
-        for _, served in pairs:
-            self._cache.front.forget_aliases(served)
-        if self.tier is not None:
-            self._report(self.tier, pairs)
+    def report(self, asked: bytes, served: bytes) -> list[tuple[bytes, bytes]]:
+        """The answer under the key `served` was wrong for the question of the key `asked`. Gives all pairs for which
+        that is to be remembered: other answers say the same."""
+        pairs = [(asked, served)] if self.tier is None else self.tier.report(asked, served)
+        self._wrong.update(pairs)
+        self._cache.front.forget_alias(_alias(asked))
+        return pairs
+
+    def recall(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """What `report` has given to an earlier process."""
+        self._wrong.update(pairs)
 
     def stats(self) -> dict[str, Any]:
         """States and counts since the start: look-ups by what came of them, and what is known."""
@@ -190,21 +195,17 @@ class Semantics:
         # What may be served for another question has to be fresh.
         return Reuse(slot, similarity, verdict.ttl, now) if verdict.usable and not verdict.stale else None
 
-    @staticmethod
-    def _report(tier: SemanticTier, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        for asked, served in pairs:
-            tier.report(asked, served)
-
     async def _care(self, tier: SemanticTier) -> None:
         """Once the embedder is ready, take over what the store has kept; then forget what the cache has lost."""
         while tier.embedder.state != "ready":  # noqa: ASYNC110  there is nothing to wait for
             await asyncio.sleep(READY_EVERY)
         try:
-            taken = await tier.known.restore()
+            taken = await tier.restore()
             if taken:
                 log.info("semantic index rebuilt", questions=taken, vectors=tier.known.vectors)
         except StoreUnavailable as error:
             log.warning("the semantic index could not be rebuilt", reason=str(error))
+        self._cache.front.reserve(tier.known.size)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SWEEP_EVERY):

@@ -54,9 +54,10 @@ class State:
     async def revoked(self) -> frozenset[bytes]:
         return await self._do(table.revoked)
 
-    async def report_wrong(self, asked: bytes, served: bytes, *, at: float, by: str) -> None:
-        """The answer under the key `served` was wrong for the question of the key `asked`."""
-        await self._do(lambda db: table.report_wrong(db, asked, served, at, by))
+    async def report_wrong(self, pairs: Iterable[tuple[bytes, bytes]], *, at: float, by: str) -> None:
+        """Of each pair, the answer under the second key was wrong for the question of the first."""
+        kept = list(pairs)
+        await self._do(lambda db: table.report_wrong(db, kept, at, by))
 
     async def wrong_pairs(self) -> list[tuple[bytes, bytes]]:
         """All that were reported: (asked, served)."""

@@ -39,10 +39,11 @@ def revoked(db: sqlite3.Connection) -> frozenset[bytes]:
     return frozenset(digest for (digest,) in db.execute("SELECT digest FROM revoked"))
 
 
-def report_wrong(db: sqlite3.Connection, asked: bytes, served: bytes, at: float, by: str) -> None:
+def report_wrong(db: sqlite3.Connection, pairs: list[tuple[bytes, bytes]], at: float, by: str) -> None:
     with db:
         db.execute("BEGIN IMMEDIATE")
-        db.execute("INSERT INTO wrong_pairs VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", (asked, served, at, by))
+        rows = [(*pair, at, by) for pair in pairs]
+        db.executemany("INSERT INTO wrong_pairs VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
         db.execute(
             "DELETE FROM wrong_pairs WHERE (asked, served) IN"
             " (SELECT asked, served FROM wrong_pairs ORDER BY at DESC LIMIT -1 OFFSET ?)",

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from itertools import islice
 
 from cache.entry import Entry
 from cache.exact import ExactCache
 from cache.semantic.answers import Gist, gist, same_answer
-from cache.semantic.known import Known, Vector
+from cache.semantic.known import MAX_SAME, Known, Vector
 from cache.semantic.questions import Row
 
 MAX_GISTS = 4096
@@ -23,21 +24,21 @@ _log = logging.getLogger(__name__)
 
 
 class Grouping:
-    """`answer_text` gives the text of an entry's answer, None where it has none to compare. `apart` says of two keys
-    that their answers are known to differ."""
+    """`answer_text` gives the text of an entry's answer, None where it has none to compare. `apart` says of two sets of
+    keys that an answer of the one is known to differ from one of the other."""
 
     def __init__(
         self,
         cache: ExactCache,
         known: Known,
         answer_text: Callable[[Entry], str | None],
-        apart: Callable[[bytes, bytes], bool],
+        apart: Callable[[Set[bytes], Set[bytes]], bool],
     ) -> None:
         self._cache = cache
         self._known = known
         self._answer_text = answer_text
         self._apart = apart
-        self._gists: OrderedDict[bytes, Gist] = OrderedDict()
+        self._gists: OrderedDict[bytes, tuple[Row, Gist]] = OrderedDict()
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue(MAX_WAITING)
         self._task = asyncio.create_task(self._work())
 
@@ -46,9 +47,11 @@ class Grouping:
         if not self._jobs.full():
             self._jobs.put_nowait((row, vector, neighbours))
 
-    def forget(self, key: bytes) -> None:
-        """The answer under this key is not what it was."""
-        self._gists.pop(key, None)
+    def merge(self, one: bytes, other: bytes) -> None:
+        """These two have the same answer, and with them their groups, unless answers of these are known to differ."""
+        questions = self._known.questions
+        if not self._apart(questions.group_of(one), questions.group_of(other)):
+            questions.merge(one, other)
 
     async def done(self) -> None:
         """Return when nothing waits to be compared."""
@@ -62,45 +65,58 @@ class Grouping:
         while True:
             row, vector, neighbours = await self._jobs.get()
             try:
-                same = await self._same_as(row.key, neighbours)
-                for key in same:
-                    self._known.questions.merge(row.key, key)
-                await self._cache.note(self._known.note(row, vector, tuple(same)))
+                same = await self._same_as(row, neighbours)
+                if self._is_known(row):
+                    for other in same:
+                        self.merge(row.key, other.key)
+                    await self._cache.note(self._known.note(row, vector, self._group(row)))
             except Exception:
                 _log.exception("an answer could not be compared")
             finally:
                 self._jobs.task_done()
 
-    async def _same_as(self, key: bytes, neighbours: Sequence[bytes]) -> list[bytes]:
+    async def _same_as(self, row: Row, neighbours: Sequence[bytes]) -> list[Row]:
         """Those with the answer of this one, and with each other's: a brief answer ("30") may lie within several longer
         ones, and must not make one of them."""
-        same: list[bytes] = []
-        for other in neighbours:
-            for known in (key, *same):
+        same: list[Row] = []
+        for key in neighbours:
+            other = self._known.questions.get(key)
+            if other is None:
+                continue
+            for known in (row, *same):
                 if not await self._same(known, other):
                     break
             else:
                 same.append(other)
-        return same
+        return [other for other in same if self._is_known(other)]
 
-    async def _same(self, one: bytes, other: bytes) -> bool:
-        questions = self._known.questions
-        if questions.get(one) is None or questions.get(other) is None or self._apart(one, other):
-            return False
+    async def _same(self, one: Row, other: Row) -> bool:
         a, b = await self._gist(one), await self._gist(other)
         return a is not None and b is not None and same_answer(a, b)
 
-    async def _gist(self, key: bytes) -> Gist | None:
-        kept = self._gists.get(key)
-        if kept is not None:
-            self._gists.move_to_end(key)
-            return kept
-        slot = await self._cache.get(key)
+    async def _gist(self, row: Row) -> Gist | None:
+        """None where its answer is gone, or is another one by now."""
+        kept = self._gists.get(row.key)
+        if kept is not None and kept[0] is row:
+            self._gists.move_to_end(row.key)
+            return kept[1]
+        slot = await self._cache.get(row.key)
         text = None if slot is None else self._answer_text(slot.entry)
         if text is None:
             return None
         made = await asyncio.to_thread(gist, text) if len(text) > LONG_ANSWER else gist(text)
-        self._gists[key] = made
+        if not self._is_known(row):
+            return None
+        self._gists[row.key] = (row, made)
+        self._gists.move_to_end(row.key)
         if len(self._gists) > MAX_GISTS:
             self._gists.popitem(last=False)
         return made
+
+    def _group(self, row: Row) -> list[Row]:
+        """Others with the answer of this one."""
+        keys = self._known.questions.group_of(row.key) - {row.key}
+        return [other for key in islice(keys, MAX_SAME) if (other := self._known.questions.get(key)) is not None]
+
+    def _is_known(self, row: Row) -> bool:
+        return self._known.questions.get(row.key) is row

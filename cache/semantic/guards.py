@@ -17,8 +17,8 @@ WEAK = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`codes` as `differences` gives them; `shared` terms of the asked text that the stored one has too; `asked` and
-    `stored`: how many terms only one of them has."""
+    """`codes` as `differences` gives them; `shared` terms of the asked text that the stored one has too (at least 1
+    where all words are the same); `asked` and `stored`: how many terms only one of them has, weak ones counted less."""
 
     codes: tuple[str, ...]
     shared: int
@@ -78,7 +78,7 @@ def compare(asked: Signature, stored: Signature) -> Comparison:
             codes.append("words")
     elif left_a or left_s:
         codes.append("scope" if _narrows(asked, stored.words) or _narrows(stored, asked.words) else "extra")
-    return Comparison(tuple(codes), shared, _weight(left_a), _weight(left_s))
+    return Comparison(tuple(codes), max(shared, asked.folded == stored.folded), _weight(left_a), _weight(left_s))
 
 
 def _weight(terms: list[Keys]) -> float:
@@ -120,6 +120,8 @@ def _opposed(a: frozenset[str], s: frozenset[str]) -> bool:
 
 def _turned(asked: Signature, stored: Signature, *, whole: bool) -> bool:
     """The same two things, in each other's place."""
+    if asked.terms == stored.terms:
+        return False
     for marker, mine in asked.roles.items():
         theirs = stored.roles.get(marker, ())
         gone, came = _others(mine, theirs), _others(theirs, mine)

@@ -2,14 +2,14 @@
 
 A layer only proposes rows. The proposals are ranked afterwards by the exact vectors in the arena, so no decision
 depends on which structure answered. Of each kind it is said what a row takes and what a search costs (384 dimensions,
-one thread at 2.5 GHz, nothing else going on):
+one thread at 2.5 GHz; flat on a nearly idle machine, scan and graph the best of a few hundred on a busy one):
 
 - flat: a signed byte for each component. Needs no training. 10,000 rows .3 ms, 65,000 3.8 ms.
 - scan: half a byte for four components (product quantization), looked at 32 rows at a time in registers. Training
-  takes a second, a row 10 us. 10,000 rows .1 ms, 100,000 .6 ms, 300,000 about 2 ms; the nearest of 100,000 sentences
-  in jittered copies was always among its first 64 proposals, that of 300,000 in 99.5 %.
+  takes a second, a row 10 us. 10,000 rows .1 ms, 100,000 .6 ms (300,000 were not measured undisturbed). The
+  nearest of 100,000 sentences in jittered copies was always among its first 64 proposals, of 300,000 in 99.5 %.
 - graph: HNSW over the bytes of the flat kind. A row takes .2 to .5 ms to link, and 100,000 rows .5 ms to search. Of
-  those sentences it finds the nearest in 99.8 % (linked with half the effort: 98.8 %, and 95.5 % of 300,000). So it is
+  those sentences it finds the nearest in 99.8 % (with an effort of 40: 98.6 %, and 95.5 % of 300,000). So it is
   for what a scan no longer manages in a few milliseconds.
 
 Rules:

@@ -4,23 +4,26 @@ other, with what memory there is, and with what the store has kept over a restar
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cache.exact import ExactCache
 from cache.question import Question
 from cache.semantic.embedder import Embedder
-from cache.semantic.index import Index
 from cache.semantic.questions import Questions, Row
+
+if TYPE_CHECKING:
+    from cache.semantic.index import Index
 
 SHARE_OF_VECTORS = 0.7
 """Of the bytes that the tier may take; the rest is for texts."""
 LEAST = 64 * 1024
 """Bytes that vectors may take in any case."""
-PAGE = 500
+PAGE = 1000
 """Questions read or looked up at once."""
-SAY_EVERY = 5_000
-"""Questions between two lines that say how far the reading is."""
+MAX_SAME = 64
+"""Answers that are named beside a question in the store."""
 
 Vector = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 _log = logging.getLogger(__name__)
@@ -38,8 +41,10 @@ class Known:
         self._index: Index | None = None
 
     @property
-    def index(self) -> Index | None:
+    def index(self) -> "Index | None":
         if self._index is None and self._embedder.dimensions:
+            from cache.semantic.index import Index  # late: it loads FAISS
+
             room = max(LEAST, int(self._max_bytes * SHARE_OF_VECTORS))
             self._index = Index(self._embedder.dimensions, max_bytes=room)
         return self._index
@@ -53,14 +58,16 @@ class Known:
         """Bytes that all of it takes."""
         return self.questions.bytes + (self._index.bytes if self._index is not None else 0)
 
-    def add(self, row: Row, vector: Vector | None) -> None:
-        """A question whose key is new."""
+    def add(self, row: Row, vector: Vector | None) -> bool:
+        """A question whose key is new. Whether none had to go for it."""
         index = self.index
         if index is None:
             vector = None
-        self._drop(self.questions.add(row, bare=vector is None))
+        gone = self.questions.add(row, bare=vector is None)
         if vector is not None and index is not None and self.questions.get(row.key) is row:
-            self._drop(index.add(row.context, row.key, vector))
+            gone += index.add(row.context, row.key, vector)
+        self._drop(gone)
+        return not gone
 
     def embedded(self, row: Row, vector: Vector) -> bool:
         """The vector of a question that had none; False where that is no longer known."""
@@ -78,41 +85,49 @@ class Known:
         if self._index is not None:
             self._index.remove(key)
 
-    def note(self, row: Row, vector: Vector | None, same: tuple[bytes, ...] = ()) -> Question:
-        """What the store is to keep of it."""
+    def note(self, row: Row, vector: Vector | None, same: Iterable[Row]) -> Question:
+        """What the store is to keep of it; `same` are others with the same answer."""
+        names = tuple(one.name for one in (row, *same) if one.name)[:MAX_SAME] if row.name else ()
         if vector is None:
-            return Question(row.key, row.context, row.text, same=same)
+            return Question(row.key, row.context, row.text, same=names)
         raw = vector.astype("<f4").tobytes()
-        return Question(row.key, row.context, row.text, self._embedder.identity, raw, same)
+        return Question(row.key, row.context, row.text, self._embedder.identity, raw, names)
 
-    async def restore(self) -> int:
-        """Take over what the store has kept, once the embedder is ready; how many questions. Raises
-        StoreUnavailable."""
+    async def restore(self) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """Take over what the store has kept, once the embedder is ready, as far as there is room: how many questions,
+        and which of them have the same answer (by key). Raises StoreUnavailable."""
         after, taken = b"", 0
-        same: list[tuple[bytes, bytes]] = []  # pages are in the order of keys, so one of a pair may come later
+        keys: dict[bytes, bytes] = {}  # by the name of the answer
+        links: list[tuple[bytes, bytes]] = []  # names; of a pair one may come much later
         while page := await self._cache.questions(after=after, limit=PAGE):
             after = page[-1].key
             for question in page:
-                if self.questions.get(question.key) is None:
-                    self.add(Row(question.key, question.context, question.text), self._vector_of(question))
-                    same += ((question.key, other) for other in question.same)
-            taken += len(page)
-            if taken % SAY_EVERY == 0:
-                _log.info("semantic index: %d questions read", taken)
+                if self.questions.get(question.key) is not None:
+                    continue
+                own, *others = question.same or (b"",)
+                row = Row(question.key, question.context, question.text, own)
+                if not self.questions.fits(row) or not self.add(row, self._vector_of(question)):
+                    _log.warning("semantic index: full after %d questions; the others are left out", taken)
+                    return taken, _pairs(keys, links)
+                taken += 1
+                keys[own] = row.key
+                links += ((own, other) for other in others)
+            _log.info("semantic index: %d questions read", taken)
             await asyncio.sleep(0)
-        for one, other in same:
-            self.questions.merge(one, other)
-        return taken
+        return taken, _pairs(keys, links)
 
     async def sweep(self) -> int:
         """Forget what the cache has lost: expired, evicted, purged; how many. Raises StoreUnavailable."""
-        keys, forgotten = list(self.questions), 0
-        for begin in range(0, len(keys), PAGE):
-            chunk = keys[begin : begin + PAGE]
-            there = await self._cache.known(chunk)
-            for key in chunk:
-                if key not in there:
-                    self.forget(key)
+        rows = [row for key in self.questions if (row := self.questions.get(key)) is not None]
+        forgotten = 0
+        for begin in range(0, len(rows), PAGE):
+            chunk = rows[begin : begin + PAGE]
+            there = await self._cache.known([row.key for row in chunk])
+            await asyncio.sleep(0)
+            for row in chunk:
+                # One that has been answered anew meanwhile is another row.
+                if row.key not in there and self.questions.get(row.key) is row:
+                    self.forget(row.key)
                     forgotten += 1
         return forgotten
 
@@ -129,4 +144,11 @@ class Known:
         if question.embedder != self._embedder.identity or len(question.vector) != 4 * self._embedder.dimensions:
             return None
         vector = np.frombuffer(question.vector, dtype="<f4").astype(np.float32)
+        if not (np.abs(vector) <= 1.001).all():  # also false of what is no number
+            return None
         return vector if abs(float(vector @ vector) - 1.0) < 1e-3 else None
+
+
+def _pairs(keys: dict[bytes, bytes], links: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The links between names as pairs of keys, where both are there."""
+    return [(keys[one], keys[other]) for one, other in links if one in keys and other in keys]

@@ -124,7 +124,10 @@ def _load(name: str) -> Lexicon:
                 if section != "same":
                     classes.setdefault(entry, []).append((section.removeprefix("class "), group[0]))
     groups = {entry: (entry, *dict.fromkeys(numbers)) for entry, numbers in members.items()}
-    flat = {s: frozenset(e for line in _entries(sections[s]) for e in line) for s in ("light", "weak", "scope", "negation", "whole")}
+    flat = {
+        s: frozenset(e for line in _entries(sections[s]) for e in line)
+        for s in ("light", "weak", "scope", "negation", "whole")
+    }
     opposites: dict[str, set[str]] = {}
     phrases = {entry for entry in (*groups, *flat["light"]) if " " in entry}
     for line in sections["opposite"]:

@@ -4,10 +4,11 @@ Questions of one context whose answers are the same form a group. The verifier n
 answer speaks for a match, one with another answer against it.
 """
 
+import sys
 from collections.abc import Hashable, Iterator
 
-ROW_OVERHEAD = 560
-"""Bytes charged for a question beyond its text: key, context, objects, places in two tables (measured: 450 to 550)."""
+ROW_OVERHEAD = 620
+"""Bytes charged for a question beyond its text: key, context, objects, places in two tables (measured: 520 to 600)."""
 
 MAX_BARE = 64
 """Questions of one context that may wait for their vectors: while the embedder is down, later ones push out the
@@ -24,14 +25,16 @@ class Group:
 
 
 class Row:
-    """One question. `group` is None while no other is known to have its answer."""
+    """One question with one answer, which has a `name` of 32 bytes; another answer makes another row. `group` is None
+    while no other question is known to have its answer."""
 
-    __slots__ = ("context", "group", "key", "text")
+    __slots__ = ("context", "group", "key", "name", "text")
 
-    def __init__(self, key: bytes, context: bytes, text: str) -> None:
+    def __init__(self, key: bytes, context: bytes, text: str, name: bytes = b"") -> None:
         self.key = key
         self.context = context
         self.text = text
+        self.name = name
         self.group: Group | None = None
 
     @property
@@ -41,7 +44,7 @@ class Row:
 
     @property
     def size(self) -> int:
-        return len(self.text) + ROW_OVERHEAD
+        return sys.getsizeof(self.text) + ROW_OVERHEAD
 
 
 class Questions:
@@ -72,6 +75,15 @@ class Questions:
     def bare(self, context: bytes) -> list[Row]:
         """Those of this context that have no vector yet."""
         return [self._rows[key] for key in self._bare.get(context, ())]
+
+    def fits(self, row: Row) -> bool:
+        """Is there room for it without another one going?"""
+        return self.bytes + row.size <= self._max_bytes
+
+    def replace(self, row: Row) -> None:
+        """The same question with another answer, which is not what the former one was."""
+        self.leave(row.key)
+        self._rows[row.key] = row
 
     def add(self, row: Row, *, bare: bool) -> list[bytes]:
         """Know this question, whose key must be new; `bare`: it has no vector. Gives the keys that had to go for it."""
@@ -119,7 +131,7 @@ class Questions:
             self._rows[key].group = large
 
     def leave(self, key: bytes) -> None:
-        """Its answer is another one now."""
+        """Its answer is not that of its group."""
         row = self._rows.get(key)
         if row is not None and row.group is not None:
             row.group.keys.discard(key)

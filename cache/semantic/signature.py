@@ -10,39 +10,41 @@ of them matter; scripts without blanks are cut into characters.
 """
 
 import re
-import unicodedata
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
 from cache.semantic.lexicon import ENGLISH, FOREIGN, Keys, keys, listed, spelled, tokens
+from cache.semantic.marks import capitals_in, code_in, fold, quoted_in
 from cache.semantic.numbers import number_of, numbers_in
 
 CLASSES = ("unit", "date", "language", "format", "manner", "action", "asks")
 
-_UNSEEN = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff]+")
 _BY_CHARACTER = re.compile("([\u0e00-\u0eff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff])")
-_QUOTED = re.compile(
-    r"```(.{1,2000}?)```|`([^`\n]{1,400})`|\"([^\"\n]{1,400})\"|“([^“”\n]{1,400})”|„([^„“”\n]{1,400})[“”]"
-    r"|«([^«»\n]{1,400})»|「([^「」\n]{1,400})」|『([^『』\n]{1,400})』|(?<!\w)'([^'\n]{1,400})'(?!\w)",
-    re.DOTALL,
-)
-_CODE = re.compile(r"[_{}\[\]\\@]|\w\(|://|--|::|->")
-_APOSTROPHES = str.maketrans("’‘ʼ＇", "''''")
-_PUNCTUATION = "\"'`()[]{}.,;:!?*_“”„«»"
 _SPLIT = frozenset(("turn", "switch", "shut", "crank"))
 _PARTICLES = frozenset(("on", "off", "up", "down", "out"))
-_DETERMINERS = frozenset("the a an my your our his her their this that these those of".split())
-_JOINTS = frozenset("of for on in at from to by with into about as that who which is are was were".split())
+_DETERMINERS = frozenset(
+    ("the", "a", "an", "my", "your", "our", "his", "her", "their", "this", "that", "these", "those", "of")
+)
+_JOINTS = frozenset(
+    (
+        *("of", "for", "on", "in", "at", "from", "to", "by", "with", "into", "about", "as", "that", "who", "which"),
+        *("is", "are", "was", "were"),
+    )
+)
 _NONE: frozenset[str] = frozenset()
-_MARKERS = {w: w for w in "from to than by before after over under versus without against instead".split()}
+_POSSESSIVE = frozenset(("'s",))
+_MARKERS = {
+    marker: marker
+    for marker in ("from", "to", "than", "by", "before", "after", "over", "under", "versus", "without", "against")
+}
 _MARKERS |= {"into": "to", "onto": "to", "vs": "versus"}
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`terms` in their order; `touching`: does it stand right behind the one before; `words` all keys; `numbers` sorted, each as often as it stands there; `classes` as CLASSES
-    says; `names` the keys of each; `roles` from a marker to the keys of what follows it; `foreign`: not English."""
+    """`terms` in their order, and whether each stands right behind the one before; `words`: all keys; `numbers` sorted,
+    each as often as it stands there, and whether "one" does; `classes` as CLASSES says; `names` and all words as they
+    are `spelled`; `measures`: number and unit side by side; `roles`: what follows a marker; `foreign`: not English."""
 
     terms: tuple[Keys, ...]
     touching: tuple[bool, ...]
@@ -64,40 +66,6 @@ class Signature:
     foreign: bool
 
 
-def fold(text: str) -> str:
-    text = _UNSEEN.sub("", text) if not text.isascii() else text
-    return unicodedata.normalize("NFKC", text).translate(_APOSTROPHES)
-
-
-def _quoted(text: str) -> frozenset[str]:
-    if not any(sign in text for sign in "`\"“„«「『'"):
-        return frozenset()
-    return frozenset(
-        " ".join(next(filter(None, found)).split()).strip(" .,;:!?") for found in _QUOTED.findall(text) if any(found)
-    )
-
-
-def _code(text: str) -> frozenset[str]:
-    if not _CODE.search(text):
-        return frozenset()
-    return frozenset(word.casefold().strip(".,;:!?\"'`") for word in text.split() if _CODE.search(word))
-
-
-def _capitals(text: str) -> set[str]:
-    """Words with a capital where grammar does not ask for one, folded; none where most words have one."""
-    found, begins, words, light = [], True, 0, ENGLISH.light
-    for word in text.split():
-        bare = word.strip(_PUNCTUATION)
-        if bare:
-            low = bare.casefold().removesuffix("'s")
-            words += low not in light
-            if low not in light and bare[0].isupper() and not (begins and bare[1:].islower()):
-                found.append(low)
-            begins = low in light and word[-1] == ","  # after "Hi," something begins
-        begins = begins or word[-1] in ".?!:"
-    return {part for word in found for part in tokens(word)} if 10 * len(found) <= 7 * max(words, 3) else set()
-
-
 def _foreign(found: list[str]) -> bool:
     words = [word for word in found if word.isalpha()]
     if 2 * sum(not word.isascii() for word in words) > len(words):
@@ -111,7 +79,7 @@ def _plain(word: str) -> str:
 
 
 def _joined(found: list[str]) -> list[str]:
-    """"Turn the light off" with its particle beside the verb."""
+    """ "Turn the light off" with its particle beside the verb."""
     if _SPLIT.isdisjoint(found):
         return found
     out = list(found)
@@ -143,6 +111,29 @@ def _phrases(found: list[str]) -> list[str]:
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What is the same wherever the word stands."""
+
+    keys: Keys
+    members: tuple[tuple[str, str], ...]
+    number: bool
+    negation: bool
+    marker: str
+    sign: bool
+    term: bool
+
+
+@lru_cache(maxsize=1 << 14)
+def _word(word: str) -> _Word:
+    members = ENGLISH.classes.get(word, ())
+    number, negation, marker = number_of(word) is not None, word in ENGLISH.negation, _MARKERS.get(word, "")
+    sign = not word[0].isalnum() and word not in ENGLISH.groups
+    asks = any(name == "asks" for name, _ in members)
+    term = not (marker or sign or asks or number or negation or word in ENGLISH.light)
+    return _Word(keys(word), members, number, negation, marker, sign, term)
+
+
 @lru_cache(maxsize=4096)
 def signature(text: str) -> Signature:
     """Pure; the last ones are remembered."""
@@ -153,63 +144,65 @@ def signature(text: str) -> Signature:
     found = tokens(low)
     words = _phrases(_joined([spelled(word) for word in found]))
     numbers, one = numbers_in(words)
-    capitals = _capitals(text)
-    light, negation, classes = ENGLISH.light, ENGLISH.negation, ENGLISH.classes
-    foreign = _foreign(found)
     terms: list[Keys] = []
     touching: list[bool] = []
-    touches = False
     everything: set[str] = set()
-    members: dict[str, set[str]] = {name: set() for name in CLASSES}
+    members: dict[str, set[str]] = {}
     roles: dict[str, list[Keys]] = {}
     signs: list[str] = []
     measures: list[tuple[str, str]] = []
     marker = before = ""
-    negated = False
+    counted = touches = negated = False  # counted: the word before is a number
     for word in words:
-        known = keys(word)
-        is_term = False
-        everything.update(known)
-        asks = False
-        for name, member in classes.get(word, ()) if word != "am" or number_of(before or " ") else ():
-            members[name].add(member)
-            if name == "unit" and (before == "one" or number_of(before or " ")):
+        known = _word(word)
+        everything.update(known.keys)
+        for name, member in known.members:
+            if word == "am" and not counted:
+                continue  # "I am", not "5 am"
+            members.setdefault(name, set()).add(member)
+            if name == "unit" and (counted or before == "one"):
                 measures.append((before, member))
-            asks |= name == "asks"
-        before = word
-        if word in negation:
-            negated = True
-        if word in _MARKERS:
-            marker = _MARKERS[word]
-        elif not word[0].isalnum() and word not in ENGLISH.groups:
-            signs.append(word)
-        elif not asks and word not in light and number_of(word) is None and word not in negation:
-            terms.append(known)
+        negated = negated or known.negation
+        if known.term:
+            terms.append(known.keys)
             touching.append(touches)
-            is_term = True
             if marker:
-                roles.setdefault(marker, []).append(known)
+                roles.setdefault(marker, []).append(known.keys)
                 marker = ""
-        elif marker and word not in _DETERMINERS and number_of(word) is None:
+        elif known.marker:
+            marker = known.marker
+        elif known.sign:
+            signs.append(word)
+        elif marker and not known.number and word not in _DETERMINERS:
             marker = ""
-        touches = is_term
+        touches, counted, before = known.term, known.number, word
     return Signature(
         terms=tuple(terms),
         touching=tuple(touching),
         words=frozenset(everything),
         numbers=numbers,
         one=one,
-        classes=tuple(frozenset(members[name]) for name in CLASSES),
+        classes=tuple(frozenset(members[name]) if name in members else _NONE for name in CLASSES),
         poles=frozenset(everything & ENGLISH.opposites.keys()),
         negated=negated,
-        names=frozenset(_plain(word) for word in words if not capitals.isdisjoint(_plain(word).split())) if capitals else _NONE,
+        names=_names(capitals_in(text), words),
         spelled=frozenset((*map(_plain, found), *words)),
         measures=frozenset(measures),
-        quoted=_quoted(text),
-        code=_code(text),
-        signs=tuple(sorted(Counter(signs).elements())),
+        quoted=quoted_in(text),
+        code=code_in(text),
+        signs=tuple(sorted(signs)),
         roles=roles,
-        joints=_JOINTS.intersection(found),
+        joints=_JOINTS.intersection(found) | (_POSSESSIVE if _possessive(found) else _NONE),
         folded=" ".join(found),
-        foreign=foreign,
+        foreign=_foreign(found),
     )
+
+
+def _names(capitals: set[str], words: list[str]) -> frozenset[str]:
+    if not capitals:
+        return _NONE
+    return frozenset(plain for plain in map(_plain, words) if not capitals.isdisjoint(plain.split()))
+
+
+def _possessive(found: list[str]) -> bool:
+    return any("'" in word and word.endswith("'s") and word not in ENGLISH.light for word in found)

@@ -12,26 +12,23 @@ parameters, earlier turns), and takes a near neighbour for a candidate, not for 
 """
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from struct import Struct
 
 from cache.entry import Entry
 from cache.exact import ExactCache
+from cache.framing import digest
 from cache.semantic.embedder import Embedder, EmbedderError
 from cache.semantic.grouping import Grouping
 from cache.semantic.known import Known, Vector
 from cache.semantic.questions import Row
+from cache.semantic.vectors import Vectors
 from cache.semantic.verifier import DEFAULT_THRESHOLD, NEIGHBOURS, Candidate, verify
 from cache.stores.memory import Slot
 
-DEADLINE = 0.25
-"""Seconds that an embedding may take; beyond that the question goes to the backend."""
-BARE_AT_ONCE = 8
-"""Vectors that one look-up makes for earlier questions of its context."""
-
-_log = logging.getLogger(__name__)
+_time = Struct("<d").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +45,14 @@ class Query:
 class Finding:
     """What the tier says to a query: a `slot` to serve, or the `reason` why there is none. `similarity` is the cosine
     to the question of the one served, or to the nearest. The rest is for `learn`: the query's vector where one was
-    made, and the keys of its neighbours."""
+    made, by the embedder of this identity, and the keys of its neighbours."""
 
     query: Query
     reason: str = ""
     similarity: float | None = None
     slot: Slot | None = field(default=None, repr=False)
     vector: Vector | None = field(default=None, repr=False)
+    embedder: str = ""
     neighbours: tuple[bytes, ...] = field(default=(), repr=False)
 
 
@@ -78,7 +76,9 @@ class SemanticTier:
         self._cache = cache
         self._answer_text = answer_text
         self._wrong: dict[bytes, set[bytes]] = {}  # by the key that asked: keys whose answers were wrong for it
-        self._grouping = Grouping(cache, self.known, answer_text, self._reported)
+        self._grouping = Grouping(cache, self.known, answer_text, self._apart)
+        self._vectors = Vectors(self.known, embedder, lambda row, vector: self._grouping.add(row, vector, ()))
+        self.similar = self._vectors.similar
 
     async def find(
         self, query: Query, usable: Usable, *, threshold: float | None = None, strict: bool = False
@@ -88,46 +88,50 @@ class SemanticTier:
         self.counts[finding.reason] += 1
         return finding
 
-    def learn(self, finding: Finding, entry: Entry) -> None:
-        """The query was answered by this entry, which the cache has."""
-        query = finding.query
-        if finding.reason == "too_long" or self._answer_text(entry) is None:
+    def learn(self, finding: Finding | None, entry: Entry) -> None:
+        """The cache has this new answer; `finding` is what the tier had said to its question, if it was asked."""
+        key, former = entry.key, self.known.questions.get(entry.key)
+        if former is not None:
+            context, text = former.context, former.text
+        elif finding is not None:
+            context, text = finding.query.context, finding.query.text
+        else:
             return
-        row = self.known.questions.get(entry.key)
-        if row is None:
-            row = Row(entry.key, query.context, query.text)
-            self.known.add(row, finding.vector)
-        self._compare(row, finding.vector, finding.neighbours)
-
-    def replaced(self, key: bytes) -> None:
-        """There is a new answer under this key: what was known of the old one does not hold for it."""
-        row = self.known.questions.get(key)
-        if row is not None:
-            self._compare(row, self.known.vector(key), ())
-
-    def _compare(self, row: Row, vector: Vector | None, neighbours: Sequence[bytes]) -> None:
-        self.known.questions.leave(row.key)
-        self._grouping.forget(row.key)
+        if self._answer_text(entry) is None or (finding is not None and finding.reason == "too_long"):
+            self.known.forget(key)
+            return
+        vector = self.known.vector(key)
+        neighbours: tuple[bytes, ...] = ()
+        if finding is not None and finding.embedder == self.embedder.identity:
+            vector, neighbours = finding.vector, finding.neighbours
+        row = Row(key, context, text, digest("refrain.answer.1", [key, _time(entry.created)]))
+        if former is not None:
+            self.known.questions.replace(row)
+        else:
+            self.known.add(row, vector)
         self._grouping.add(row, vector, neighbours)
 
-    def report(self, asked: bytes, served: bytes) -> None:
-        """The answer under the key `served` was wrong for the question of the key `asked`."""
-        self._wrong.setdefault(asked, set()).add(served)
+    def report(self, asked: bytes, served: bytes) -> list[tuple[bytes, bytes]]:
+        """The answer under the key `served` was wrong for the question of the key `asked`, and so is every answer that
+        says the same. Gives all these pairs: what they share is forgotten when one of them goes."""
+        pairs = [(asked, key) for key in sorted(self.known.questions.group_of(served) - {asked})]
+        self.recall(pairs)
+        return pairs
 
-    async def similar(self, text: str, *, above: float, seconds: float) -> list[bytes]:
-        """Keys of all questions, of whatever context, whose cosine to this text is at least `above`. Raises
-        EmbedderError, also when it takes longer than so many seconds."""
-        try:
-            async with asyncio.timeout(seconds):
-                [wanted] = await self.embedder.embed([text], deadline=seconds)
-                found = []
-                for key in self.known.questions:
-                    vector = await self._vector(key, seconds)
-                    if vector is not None and float(vector @ wanted) >= above:
-                        found.append(key)
-                return found
-        except TimeoutError:
-            raise EmbedderError("deadline") from None
+    def recall(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """What `report` has given before."""
+        for asked, served in pairs:
+            self._wrong.setdefault(asked, set()).add(served)
+            if served in self.known.questions.group_of(asked):
+                self.known.questions.leave(asked)
+
+    async def restore(self) -> int:
+        """Take over what the store has kept, once the embedder is ready; how many questions. Raises
+        StoreUnavailable."""
+        taken, pairs = await self.known.restore()
+        for one, other in pairs:
+            self._grouping.merge(one, other)
+        return taken
 
     async def compared(self) -> None:
         """Return when no answer waits to be compared with others."""
@@ -142,22 +146,21 @@ class SemanticTier:
         index = self.known.index
         if index is None:
             return Finding(query, f"embedder_{self.embedder.state}")
-        bare = self.known.questions.bare(query.context)[:BARE_AT_ONCE]
+        bare = self.known.questions.bare(query.context)
         if not bare and not index.size(query.context):
             return Finding(query, "first_in_context")
         try:
-            vector = await self._embed(query.text, bare)
+            vector = await self._vectors.of(query.text, bare)
         except EmbedderError as error:
-            return Finding(query, error.reason)
+            return Finding(query, error.reason if error.reason == "too_long" else f"embedder_{error.reason}")
         # In a thread only where it takes long: the way there and back takes longer than a small search.
         search = (query.context, vector, NEIGHBOURS)
         large = index.is_large(query.context)
         found = await asyncio.to_thread(index.search, *search) if large else index.search(*search)
         near = [(row, cosine) for key, cosine in found if (row := self.known.questions.get(key)) is not None]
         similarity = near[0][1] if near else None
-        finding = Finding(
-            query, "", similarity, None, vector, tuple(row.key for row, _ in near if row.key != query.key)
-        )
+        others = tuple(row.key for row, _ in near if row.key != query.key)
+        finding = Finding(query, "", similarity, None, vector, self.embedder.identity, others)
         return await self._decide(finding, near, usable, threshold, strict)
 
     async def _decide(
@@ -176,12 +179,12 @@ class SemanticTier:
             if answer is not None and row.answer != answer:
                 break
             answer = row.answer
-            if self._reported_any(query.key, self.known.questions.group_of(row.key)):
-                return replace(finding, reason="reported_wrong", similarity=cosine)
             slot = await self._cache.get(row.key)
+            # Asked after the waiting, since a report may have come meanwhile.
+            if not self._wrong_for(query.key).isdisjoint(self.known.questions.group_of(row.key)):
+                return replace(finding, reason="reported_wrong", similarity=cosine)
             if slot is None or slot.entry.key != row.key or slot.entry.scope != query.scope:
-                self.known.forget(row.key)
-                reason = "gone"
+                reason = "gone"  # or the store is down: `sweep` finds out
             elif not usable(slot):
                 reason = "expired"
             else:
@@ -189,29 +192,10 @@ class SemanticTier:
                 return replace(finding, slot=slot, similarity=cosine)
         return replace(finding, reason=reason)
 
-    async def _embed(self, text: str, bare: Sequence[Row]) -> Vector:
-        """The vector of this text; those of earlier questions are made in the same batch."""
-        texts = (text, *(row.text for row in bare))
-        calls = (self.embedder.embed([each], deadline=DEADLINE) for each in texts)
-        mine, *others = await asyncio.gather(*calls, return_exceptions=True)
-        for row, made in zip(bare, others, strict=True):
-            if isinstance(made, EmbedderError) and made.reason == "too_long":
-                self.known.forget(row.key)
-            elif not isinstance(made, BaseException) and self.known.embedded(row, made[0]):
-                self._grouping.add(row, made[0], ())
-        if isinstance(mine, BaseException):
-            raise mine
-        vector: Vector = mine[0]
-        return vector
+    def _apart(self, some: Set[bytes], others: Set[bytes]) -> bool:
+        """Is an answer of one set known to be wrong for a question of the other?"""
+        pairs = ((some, others), (others, some))
+        return any(not self._wrong_for(key).isdisjoint(b) for a, b in pairs for key in a if key in self._wrong)
 
-    async def _vector(self, key: bytes, seconds: float) -> Vector | None:
-        row, vector = self.known.questions.get(key), self.known.vector(key)
-        if row is not None and vector is None:
-            [vector] = await self.embedder.embed([row.text], deadline=seconds)
-        return vector
-
-    def _reported(self, one: bytes, other: bytes) -> bool:
-        return self._reported_any(one, (other,)) or self._reported_any(other, (one,))
-
-    def _reported_any(self, asked: bytes, served: Iterable[bytes]) -> bool:
-        return not self._wrong.get(asked, frozenset()).isdisjoint(served)
+    def _wrong_for(self, asked: bytes) -> Set[bytes]:
+        return self._wrong.get(asked, frozenset())

@@ -36,7 +36,10 @@ _AMONG = {"": 0.05, "weak": 0.02, "extra": 0.0, "words": 0.0, "scope": 0.0, "swa
 """What differing words add, by kind: for a candidate that alone has its answer, and for one of several in a context
 where all neighbours are known."""
 
-_FLOOR, _CAP, _FAIR = 0.4, 0.25, 0.19
+_STRANGE = -0.09
+"""What it costs to share no word at all; others with the answer make up for it."""
+
+_FLOOR, _CAP, _FAIR = 0.4, 0.25, 0.22
 """A margin counts from this similarity, up to this width, and helps beyond this one."""
 
 _NEAR, _VOTE, _UNANIMITY, _SHARE = 0.2, 0.03, 0.08, 0.25
@@ -118,10 +121,12 @@ def _objections(found: Comparison) -> float:
 
 def _wording(found: Comparison, among: float) -> float:
     kind = found.codes[-1] if found.codes else ""
+    if kind and kind not in _WORDY:
+        return 0.0
+    if not found.shared:
+        return _STRANGE * (1 - among)
     if kind == "extra" and found.asked + found.stored < 0.5:
         kind = "weak"
-    elif (kind and kind not in _WORDY) or not found.shared:
-        return 0.0
     return among * _AMONG[kind] + (1 - among) * _ALONE[kind]
 
 

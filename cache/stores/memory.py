@@ -120,20 +120,23 @@ class MemoryStore:
         """
         if self._slots.get(slot.entry.key) is not slot:
             return
-        self._forget_alias(alias_digest)
+        self.forget_alias(alias_digest)
         if len(slot.aliases) >= MAX_ALIASES:
-            self._forget_alias(next(iter(slot.aliases)))
+            self.forget_alias(next(iter(slot.aliases)))
         charged = size + ALIAS_OVERHEAD
         if self._grow(slot, charged):
             slot.aliases[alias_digest] = charged
             self._aliases[alias_digest] = (payload, slot)
             self._evict()
 
-    def forget_aliases(self, key: bytes) -> None:
-        """Let nothing lead to this key any more but the key itself."""
-        slot = self._slots.get(key)
-        for alias_digest in list(slot.aliases) if slot is not None else ():
-            self._forget_alias(alias_digest)
+    def forget_alias(self, alias_digest: bytes) -> None:
+        """Let it lead nowhere."""
+        found = self._aliases.pop(alias_digest, None)
+        if found is not None:
+            slot = found[1]
+            charged = slot.aliases.pop(alias_digest)
+            slot.size -= charged
+            self._bytes -= charged
 
     def reserve(self, size: int) -> None:
         """So many of its bytes are taken by something else that belongs to the cache."""
@@ -214,7 +217,7 @@ class MemoryStore:
         """End its life. Its aliases know of another end, so they go."""
         slot.entry = slot.entry.stale_from(now)
         for alias_digest in list(slot.aliases):
-            self._forget_alias(alias_digest)
+            self.forget_alias(alias_digest)
 
     @property
     def _room(self) -> int:
@@ -240,11 +243,3 @@ class MemoryStore:
         self._bytes -= slot.size
         for alias_digest in slot.aliases:
             del self._aliases[alias_digest]
-
-    def _forget_alias(self, alias_digest: bytes) -> None:
-        found = self._aliases.pop(alias_digest, None)
-        if found is not None:
-            slot = found[1]
-            charged = slot.aliases.pop(alias_digest)
-            slot.size -= charged
-            self._bytes -= charged

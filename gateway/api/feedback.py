@@ -32,9 +32,9 @@ async def feedback(gateway: "Gateway", request: Request) -> Response:
         if correct:
             return
         # At once, whatever becomes of the writing.
-        gateway.semantics.report([pair])
+        pairs = gateway.semantics.report(*pair)
         try:
-            await gateway.state.report_wrong(*pair, at=gateway.clock(), by=principal.user)
+            await gateway.state.report_wrong(pairs, at=gateway.clock(), by=principal.user)
         except StateError:
             text = "It is not served again, but that could not be written: a restart may forget it. Try again."
             raise ApiError(503, text, code="not_recorded", headers={"retry-after": "5"}) from None

@@ -1,97 +1,24 @@
-"""The remote embedder against a real HTTP server, honest and hostile."""
+"""What the remote embedder makes of the answers of a real HTTP server, honest and hostile."""
 
-import asyncio
 import json
-import logging
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 
-from backends.embeddings import PATIENCE, EmbeddingError, RemoteEmbedder
-from tests.backends.raw_server import Connection, RawServer, raw_server
-
-KEY = "sk-very-secret"
-SOON = 10.0
-JSON = b"content-type: application/json"
-
-Answer = Callable[[Connection, list[str]], Any]
-
-
-class Server:
-    """Answers as `answer` says, which may be changed; honestly unless told."""
-
-    def __init__(self) -> None:
-        self.answer: Answer = honest
-        self.raw: RawServer
-
-    async def script(self, connection: Connection) -> None:
-        while True:
-            body = json.loads((await connection.request()).partition(b"\r\n\r\n")[2])
-            await self.answer(connection, body["input"])
-
-
-def item(index: int, *numbers: float) -> dict[str, Any]:
-    return {"object": "embedding", "index": index, "embedding": list(numbers)}
-
-
-def says(*items: dict[str, Any]) -> Answer:
-    async def answer(connection: Connection, texts: list[str]) -> None:
-        await connection.answer(json.dumps({"object": "list", "data": items, "model": "m"}).encode(), JSON)
-
-    return answer
-
-
-def sends(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> Answer:
-    async def answer(connection: Connection, texts: list[str]) -> None:
-        await connection.answer(body, *headers, status=status)
-
-    return answer
-
-
-async def honest(connection: Connection, texts: list[str]) -> None:
-    """A vector that tells the text's length, the last text's first."""
-    items = [item(i, 3.0 * len(text), 4.0 * len(text), 0.0) for i, text in enumerate(texts)]
-    await says(*reversed(items))(connection, texts)
-
-
-async def hang(connection: Connection, texts: list[str]) -> None:
-    await connection.gone()
-
-
-@asynccontextmanager
-async def served(first: Answer = honest, *, ready: bool = True) -> AsyncIterator[tuple[Server, RemoteEmbedder]]:
-    server = Server()
-    server.answer = first
-    async with raw_server(server.script) as server.raw:
-        embedder = RemoteEmbedder(server.raw.url, KEY, "m")
-        assert (embedder.state, embedder.identity, embedder.dimensions) == ("starting", "", 0)
-        await embedder.start()
-        try:
-            if ready:
-                await until(embedder, "ready")
-            yield server, embedder
-        finally:
-            await embedder.aclose()
-            await embedder.aclose()
-    assert embedder.state == "failed"
-
-
-async def until(embedder: RemoteEmbedder, state: str) -> None:
-    async with asyncio.timeout(SOON):
-        while embedder.state != state:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-async def failure(embedder: RemoteEmbedder, *texts: str, deadline: float = SOON) -> EmbeddingError:
-    with pytest.raises(EmbeddingError) as caught:
-        await embedder.embed(texts or ["hello"], deadline=deadline)
-    assert KEY not in repr(caught.value)
-    assert "127.0.0.1" not in str(caught.value)
-    return caught.value
+from tests.backends.embedding_server import (
+    KEY,
+    SOON,
+    Answer,
+    failure,
+    hang,
+    honest,
+    item,
+    says,
+    sends,
+    served,
+)
+from tests.backends.raw_server import Connection
 
 
 async def test_vectors_are_of_unit_length_and_in_the_order_of_the_texts() -> None:
@@ -205,58 +132,3 @@ async def test_a_server_that_hangs_or_breaks_off() -> None:
         server.answer = half
         assert (await failure(embedder)).reason == "unavailable"
         assert (await failure(embedder, "\ud800")).reason == "failed"
-
-
-async def test_it_becomes_ready_when_the_server_does(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    async with served(sends(b"no", status=b"401 No"), ready=False) as (server, embedder):
-        assert (await failure(embedder)).reason == "starting"
-        await until(embedder, "failed")
-        assert "refused the API key" in embedder.detail
-        assert (await failure(embedder)).reason == "failed"
-        server.answer = honest
-        await until(embedder, "ready")
-    assert KEY not in caplog.text + repr(embedder) + repr(vars(embedder)["_detail"])
-    assert "refused the API key" in caplog.text
-
-
-async def test_a_server_that_has_gone_costs_no_more_waiting_until_it_is_back() -> None:
-    async with served() as (server, embedder):
-        server.answer = sends(b"", status=b"500 No")
-        reasons = [(await failure(embedder)).reason for _ in range(PATIENCE + 1)]
-        assert reasons == ["unavailable"] * PATIENCE + ["failed"]
-        server.answer = honest
-        await until(embedder, "ready")
-        # Another size than before would be another model: it stays out.
-        server.answer = says(item(0, 1, 2))
-        for _ in range(PATIENCE):
-            assert (await failure(embedder)).reason == "bad_vector"
-        await until(embedder, "failed")
-        await asyncio.sleep(0.1)
-        assert (embedder.state, embedder.dimensions) == ("failed", 3)
-
-
-async def test_nobody_there() -> None:
-    async with raw_server(hang_up) as server:
-        url = server.url
-    embedder = RemoteEmbedder(url.replace("http://", "http://user:word@"), None, "m")
-    await embedder.start()
-    await until(embedder, "failed")
-    assert embedder.detail == "the embedding server cannot be reached"
-    assert "word" not in repr(embedder)
-    await embedder.aclose()
-    assert (await failure(embedder)).reason == "unavailable"
-
-
-async def test_a_password_in_the_address_is_not_in_the_identity() -> None:
-    server = Server()
-    async with raw_server(server.script) as server.raw:
-        embedder = RemoteEmbedder(server.raw.url.replace("http://", "http://user:word@"), None, "m")
-        await embedder.start()
-        await until(embedder, "ready")
-        assert embedder.identity == f"{server.raw.url}:m:3"
-        await embedder.aclose()
-
-
-async def hang_up(connection: Connection) -> None:
-    return

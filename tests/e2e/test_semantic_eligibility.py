@@ -19,7 +19,7 @@ EXTRA = """
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-RESULT = [
+RESULT: list[Json] = [
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "call_1", "content": "x"},
 ]
@@ -50,7 +50,7 @@ def room(gw: Running) -> Room:
     return Room(gw)
 
 
-PICTURE = [{"type": "text", "text": "This one."}, IMAGE]
+PICTURE: list[Json] = [{"type": "text", "text": "This one."}, IMAGE]
 ALONE: list[tuple[str, Json, list[Json]]] = [
     ("tools", {"tools": [TOOL]}, []),
     ("tools", {"functions": [TOOL["function"]]}, []),
@@ -58,11 +58,7 @@ ALONE: list[tuple[str, Json, list[Json]]] = [
     ("logprobs", {"logprobs": True}, []),
     ("logprobs", {"logprobs": True, "top_logprobs": 3}, []),
     ("tool_results", {}, [user("Look."), *RESULT]),
-    (
-        "not_text",
-        {},
-        [user([{"type": "text", "text": "This one."}, IMAGE]), {"role": "assistant", "content": "A cat."}],
-    ),
+    ("not_text", {}, [user(PICTURE), {"role": "assistant", "content": "A cat."}]),
 ]
 
 

@@ -195,14 +195,15 @@ def test_entries_show_no_alias(room: Room) -> None:
     assert room.gw.admin("GET", "/admin/entries").json()["entries"] == before
 
 
-def test_a_changed_configuration_ends_aliases(up: Upstream, tmp_path: Any) -> None:
-    """What the file switches off is not served by what was remembered."""
+@pytest.mark.parametrize("policy", ["off", "{max_words: 3}"])
+def test_a_changed_configuration_ends_aliases(up: Upstream, tmp_path: Any, policy: str) -> None:
+    """What the file switches off, or would no longer find, is not served by what was remembered."""
     path, embedder = tmp_path / "refrain.yaml", by_wording()
     text = config_text(up.url, extra=EXTRA)
     with running(text, path=path, embedders=lambda config: embedder) as gw:
         room = Room(gw, "/brief/v1")
         answer = room.told(ASKED)
         room.serves(REWORDED, answer)
-        path.write_text(text.replace("semantic: {ttl: 60s}", "semantic: off"))
+        path.write_text(text.replace("semantic: {ttl: 60s}", f"semantic: {policy}"))
         until(lambda: room.ask(REWORDED, headers={"cache-control": "only-if-cached"}).status_code == 504)
         room.refuses(TWICE_REWORDED)

@@ -42,7 +42,9 @@ class EmbeddingServer:
     def answer(self, authorization: str, asked: Json) -> bytes:
         self.seen.append((authorization, asked))
         data = [{"object": "embedding", "index": i, "embedding": self.vector(t)} for i, t in enumerate(asked["input"])]
-        time.sleep(self.hang)
+        begun = time.monotonic()
+        while time.monotonic() < begun + self.hang:  # until it is told not to
+            time.sleep(0.005)
         return self.spoil({"object": "list", "model": asked["model"], "data": data})
 
 

@@ -20,7 +20,6 @@ import httpx
 import numpy as np
 
 from cache.semantic.embedder import LocalEmbedder, State
-from cache.semantic.tier import DEADLINE
 from gateway.config import Embedder as EmbedderConfig
 from tests.support.embedders import Placed
 from tests.support.gateway import Running, running
@@ -160,8 +159,10 @@ def sample(gw: Running, name: str, **labels: str) -> float:
 
 # The tier of an embedder that is ill
 
+DEADLINE = 0.25
+"""Seconds that the tier waits for a vector."""
 SLACK = 1.25
-"""Seconds that a request may take on a busy machine beside the tier's deadline."""
+"""Seconds that a request may take on a busy machine beside that."""
 ONLY_CACHED = {"cache-control": "only-if-cached"}
 
 

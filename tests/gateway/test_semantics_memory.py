@@ -97,7 +97,7 @@ async def test_it_is_remembered_as_long_as_all_is_as_it_was(desk: SemanticDesk, 
 
 async def test_what_was_reported_is_not_served_again_by_search_or_memory(desk: SemanticDesk) -> None:
     served = await answered(desk)
-    desk.semantics.report([(WHO.key, served)])
+    desk.semantics.report(WHO.key, served)
     await never_again(desk)
 
 
@@ -108,7 +108,7 @@ async def test_nor_by_another_of_its_group_that_is_remembered(desk: SemanticDesk
     reuse = await desk.similar(WHO)
     assert reuse is not None
     assert reuse.slot.entry.key == other(served)
-    desk.semantics.report([(WHO.key, served)])
+    desk.semantics.report(WHO.key, served)
     await never_again(desk)
 
 
@@ -116,7 +116,7 @@ async def test_a_report_holds_after_a_reload(clock: Clock, tmp_path: Path) -> No
     async with semantic_desk(clock, tmp_path / "cache.db") as desk:
         served = (await desk.known()).entry.key
         assert await desk.similar(WHO) is not None
-        desk.semantics.report([(WHO.key, served)])
+        desk.semantics.report(WHO.key, served)
         await desk.cache.flush()
         await desk.semantics.apply(config_of("another"))
         await restored(desk)
@@ -128,12 +128,12 @@ async def test_a_report_holds_after_a_restart(clock: Clock, tmp_path: Path) -> N
     async with semantic_desk(clock, tmp_path / "cache.db") as desk:
         served = (await desk.known()).entry.key
         assert await desk.similar(WHO) is not None
-        await state.report_wrong(WHO.key, served, at=clock(), by="ops")
+        await state.report_wrong([(WHO.key, served)], at=clock(), by="ops")
         await desk.cache.flush()
     await state.aclose()
     state = await State.open(tmp_path / "state.db")
     async with semantic_desk(clock, tmp_path / "cache.db", None) as desk:
-        desk.semantics.report(await state.wrong_pairs())
+        desk.semantics.recall(await state.wrong_pairs())
         await desk.semantics.apply(config_of())
         await restored(desk)
         await never_again(desk)

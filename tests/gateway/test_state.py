@@ -321,18 +321,18 @@ async def test_what_is_late_is_an_error_and_what_waits_behind_it_is_not_done(
 
 async def test_what_was_reported_wrong_is_remembered(state: State) -> None:
     assert await state.wrong_pairs() == []
-    await state.report_wrong(A, B, at=1.0, by="ops")
-    await state.report_wrong(B, A, at=2.0, by="ops")
-    await state.report_wrong(A, A, at=3.0, by="Zoë ☃")
-    await state.report_wrong(A, B, at=4.0, by="somebody else")
+    await state.report_wrong([(A, B)], at=1.0, by="ops")
+    await state.report_wrong([(B, A)], at=2.0, by="ops")
+    await state.report_wrong([(A, A)], at=3.0, by="Zoë ☃")
+    await state.report_wrong([(A, B)], at=4.0, by="somebody else")
     assert sorted(await state.wrong_pairs()) == sorted([(A, B), (B, A), (A, A)])
 
 
 async def test_reports_survive_a_restart_and_who_was_first_stays(open_state: Open, path: Path) -> None:
     first, other = await open_state(), await open_state()
-    await first.report_wrong(A, B, at=1.0, by="ops")
-    await other.report_wrong(B, A, at=2.0, by="ops")
-    await other.report_wrong(A, B, at=3.0, by="somebody else")
+    await first.report_wrong([(A, B)], at=1.0, by="ops")
+    await other.report_wrong([(B, A)], at=2.0, by="ops")
+    await other.report_wrong([(A, B)], at=3.0, by="somebody else")
     await first.aclose()
     await other.aclose()
     assert sorted(await (await open_state()).wrong_pairs()) == sorted([(A, B), (B, A)])
@@ -344,9 +344,9 @@ async def test_reports_survive_a_restart_and_who_was_first_stays(open_state: Ope
 async def test_of_too_many_reports_the_oldest_go(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "MAX_WRONG", 3)
     for n in (3, 1, 2, 5, 4):
-        await state.report_wrong(A, bytes([n]), at=float(n), by="ops")
+        await state.report_wrong([(A, bytes([n]))], at=float(n), by="ops")
     assert sorted(served for _, served in await state.wrong_pairs()) == [b"\3", b"\4", b"\5"]
-    await state.report_wrong(A, b"\0", at=0.0, by="ops")
+    await state.report_wrong([(A, b"\0")], at=0.0, by="ops")
     assert sorted(served for _, served in await state.wrong_pairs()) == [b"\3", b"\4", b"\5"]
 
 
@@ -358,7 +358,7 @@ async def test_a_file_of_an_earlier_release_gets_its_table(open_state: Open, pat
         database.execute("DROP TABLE wrong_pairs")
     state = await open_state()
     assert await state.wrong_pairs() == []
-    await state.report_wrong(A, B, at=1.0, by="ops")
+    await state.report_wrong([(A, B)], at=1.0, by="ops")
     assert await state.wrong_pairs() == [(A, B)]
     assert await state.revoked() == {A}
 
@@ -366,11 +366,11 @@ async def test_a_file_of_an_earlier_release_gets_its_table(open_state: Open, pat
 async def test_a_report_that_cannot_be_written_is_an_error(open_state: Open, path: Path) -> None:
     state = await open_state()
     with locked(path), pytest.raises(StateError, match="held by another process"):
-        await state.report_wrong(A, B, at=1.0, by="ops")
+        await state.report_wrong([(A, B)], at=1.0, by="ops")
     with pytest.raises(StateError, match="cannot hold a value"):
-        await state.report_wrong(A, B, at=1.0, by="\ud800")
+        await state.report_wrong([(A, B)], at=1.0, by="\ud800")
     assert await state.wrong_pairs() == []
     await state.aclose()
-    for call in (lambda: state.report_wrong(A, B, at=1.0, by="ops"), state.wrong_pairs):
+    for call in (lambda: state.report_wrong([(A, B)], at=1.0, by="ops"), state.wrong_pairs):
         with pytest.raises(StateError, match="closed"):
             await call()

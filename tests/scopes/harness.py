@@ -15,13 +15,13 @@ from gateway.config import Config
 from tests.scopes.backend import ScriptedBackend
 from tests.scopes.client import App, Client, Lifespan, call
 from tests.scopes.log import Asked, Log, Purged, Reported, who
+from tests.scopes.loop import Clock
 from tests.scopes.model import LIKE, Leak, judge
 from tests.scopes.questions import place_of
 from tests.scopes.steps import Ask, Burst, Feedback, Look, Purge, Release, Reload, Revoke, Step, Tamper, Wait
 from tests.scopes.world import ADMIN, Key, World
 from tests.support.embedders import Placed
 
-START = 1_800_000_000.0
 MOMENT = 0.05
 """Seconds in which a client that has left is noticed."""
 TURNS = 5_000
@@ -32,18 +32,6 @@ SMALL = {"memory": "2KiB", "max_entry": "1KiB"}
 """Room for one answer at most, without aliases: all others come from the store. No question is known for long."""
 
 STATUSES = {0: "left", 401: "refused", 403: "not_allowed", 504: "not_cached"}
-
-
-def _embedder(_: object) -> Placed:
-    return Placed(place_of)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = START
-
-    def __call__(self) -> float:
-        return self.time
 
 
 class Course:
@@ -68,7 +56,9 @@ class Course:
     async def run(self, steps: Sequence[Step]) -> None:
         """Raises Leak, with the number of the step in `at`."""
         with patch("gateway.fleet.build", lambda name, settings: self._backend):
-            self._app = create_app(self._config(), clock=self._clock, embedders=_embedder, announce=self._announced)
+            self._app = create_app(
+                self._config(), clock=self._clock, embedders=lambda _: Placed(place_of), announce=self._announced
+            )
             async with Lifespan(self._app):
                 await asyncio.sleep(0)
                 try:
@@ -193,6 +183,7 @@ class Course:
         body = {"request_id": client.headers[b"x-request-id"].decode(), "correct": step.correct}
         status, _ = await call(self._app, "POST", "/admin/feedback", step.token, body)
         expected = 200 if asked.outcome == LIKE else 409
+        assert asked.person is not None
         if key is not None and key.role == "tenant_admin" and asked.person.tenant != key.person.tenant:
             expected = 404
         self._expect("feedback", status, key, expected)

@@ -9,11 +9,10 @@ import gateway.question
 import gateway.semantics
 from cache.scope import Scope
 from cache.semantic.verifier import Verdict
-from cache.stores.memory import MemoryStore
 from gateway.semantics import Semantics
-from tests.scopes.leaky import SCOPE, Always, Leaky, Plant, never
+from tests.scopes.leaky import SCOPE, Always, Leaky, Plant
 
-NOBODY = Scope.of("tenant", tenant="nobody", user="", permissions=())
+NOBODY = Scope.of("tenant", tenant="nobody", user="", permissions=frozenset())
 REQUEST = frozenset({"another request"})
 
 CONTEXT = gateway.question._context
@@ -75,7 +74,18 @@ def _remember_apart(self: Any, ask: Any, reuse: Any, generation: int) -> None:
 def _remembered_apart(self: Any, ask: Any, generation: int) -> Any:
     kept = vars(self).get("apart", {}).get((ask.key, generation))
     wanted = ask.endpoint.config.cache.semantic is not None and "semantic" in ask.directives.tiers
-    return self._reuse(kept.slot, kept.similarity, ask) if kept is not None and wanted else None
+    if kept is None or not wanted or (ask.key, kept.slot.entry.key) in self._wrong:
+        return None
+    return self._reuse(kept.slot, kept.similarity, ask)
+
+
+def _nothing_wrong(*_: object) -> frozenset[bytes]:
+    return frozenset()
+
+
+def _reported_to_the_tier(self: Any, asked: bytes, served: bytes) -> list[tuple[bytes, bytes]]:
+    """What is remembered of that question stays."""
+    return [(asked, served)] if self.tier is None else self.tier.report(asked, served)
 
 
 def _nearest(*_: object, **__: object) -> Verdict:
@@ -103,7 +113,7 @@ LEAKS = {
         frozenset({"purged"}), ((Semantics, "remember", _remember_apart), (Semantics, "remembered", _remembered_apart))
     ),
     "wrong-pairs-ignored": Leaky(
-        frozenset({"reported wrong"}), ((cache.semantic.tier.SemanticTier, "_reported_any", never),)
+        frozenset({"reported wrong"}), ((cache.semantic.tier.SemanticTier, "_wrong_for", _nothing_wrong),)
     ),
-    "wrong-pairs-remembered": Leaky(frozenset({"reported wrong"}), ((MemoryStore, "forget_aliases", never),)),
+    "wrong-pairs-remembered": Leaky(frozenset({"reported wrong"}), ((Semantics, "report", _reported_to_the_tier),)),
 }

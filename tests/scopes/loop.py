@@ -1,4 +1,4 @@
-"""An event loop for gateways without sockets."""
+"""Time for gateways without sockets: an event loop, and a clock in our hand."""
 
 import asyncio
 from selectors import DefaultSelector, SelectorKey
@@ -6,6 +6,17 @@ from selectors import DefaultSelector, SelectorKey
 SOON = 0.1
 """Seconds up to which a timer is one of those that tests and connections set. Longer ones are deadlines of work that is
 being done in a thread."""
+
+
+START = 1_800_000_000.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = START
+
+    def __call__(self) -> float:
+        return self.time
 
 
 class _Selector(DefaultSelector):

@@ -40,7 +40,7 @@ def plan(seed: int, *, stored: bool) -> tuple[World, list[Step]]:
     length = random.randint(8, 20)
     while len(steps) < length:
         following: list[Step]
-        if asked and random.random() < 0.2:
+        if asked and random.random() < 0.15:
             following = _in_other_words(random, world, asked, stored=stored)
         elif asked and not isinstance(steps[-1], Burst | Release) and random.random() < 0.4:
             # What has changed anything shows when the same comes again.
@@ -59,7 +59,11 @@ def plan(seed: int, *, stored: bool) -> tuple[World, list[Step]]:
 def _in_other_words(random: Random, world: World, asked: Sequence[Ask], *, stored: bool) -> list[Step]:
     """An earlier question again, in other words; then something that may take its answer away, and the same again."""
     ask = random.choice(asked[-4:])
-    again = Burst((replace(ask, prompt=random.choice(others_like(ask.prompt)), control=PLAIN, leaves=False),))
+    ask = replace(ask, prompt=random.choice(others_like(ask.prompt)), control=PLAIN, leaves=False)
+    again = Burst((ask,))
+    if random.random() < 0.12:
+        held = replace(again, hold=random.choice(("before", "middle")))
+        return [held, _purge(random, world, asked, stored=stored), Release(), again]
     change: Step = Release()
     dice = random.random()
     if dice < 0.25:
@@ -70,7 +74,7 @@ def _in_other_words(random: Random, world: World, asked: Sequence[Ask], *, store
         change = _feedback(random, world)
     elif dice < 0.8:
         change = Reload(*changed(random, world, ask.token, ask.endpoint))
-    return [again, change, again]
+    return [again, change, again if random.random() < 0.7 else Burst((_as_somebody(random, world, ask),))]
 
 
 def _step(random: Random, world: World, asked: Sequence[Ask], *, stored: bool) -> Step:
@@ -79,7 +83,7 @@ def _step(random: Random, world: World, asked: Sequence[Ask], *, stored: bool) -
         return _burst(random, world, asked)
     if dice < 0.71:
         return Wait(random.choice((1.0, 5.0, 9.5, 10.0, 19.5, 20.5, 29.5, 30.0, 45.0)))
-    if dice < 0.81:
+    if dice < 0.83:
         return _purge(random, world, asked, stored=stored)
     recent = random.choice(asked[-4:])
     if dice < 0.88:
@@ -116,12 +120,12 @@ def _ask(random: Random, world: World, asked: Sequence[Ask]) -> Ask:
     ask = Ask(
         token="",
         endpoint=random.choice(list(world.endpoints)),
-        prompt=random.choice((0, 0, 0, 0, 1, 1, 3, 4)),
+        prompt=random.choice((0, 0, 0, 0, 0, 1, 4)),
         model=random.choice(("small", "small", "small", "large")),
-        temperature=random.choice((None, None, None, None, 0, 1)),
+        temperature=random.choice((None,) * 6 + (0, 1)),
         form=random.choice(list(FORMS)),
         control=_control(random),
-        earlier=random.choice((0, 0, 0, 0, 0, 0, 1, 3)),
+        earlier=random.choice((0,) * 9 + (1, 3)),
     )
     return _as_somebody(random, world, ask)
 
@@ -136,17 +140,19 @@ def _another(random: Random, world: World, ask: Ask) -> Ask:
         return replace(ask, spelling=random.randrange(SPELLINGS), form=random.choice(list(FORMS)))
     if dice < 0.55:
         return replace(ask, control=_control(random))
-    if dice < 0.8:
+    if dice < 0.67:
         return replace(ask, prompt=random.choice(others_like(ask.prompt)))
-    if dice < 0.83:
+    if dice < 0.7:
         return replace(ask, earlier=random.randrange(len(EARLIER)))
-    if dice < 0.86:
+    if dice < 0.73:
         return replace(ask, temperature=random.choice((None, 0, 1)))
+    if dice < 0.77:
+        return replace(ask, model=random.choice(("small", "large")))
     return ask
 
 
 def _as_somebody(random: Random, world: World, ask: Ask) -> Ask:
-    key = random.choice(world.keys)
+    key = random.choice((*world.keys, *(key for key in world.keys if key.delegate)))
     if ask.behalf is not None and random.random() < 0.5:
         key = world.key(ask.token) or key  # the same key speaks for another one
     token = WRONG if random.random() < 0.03 else key.token

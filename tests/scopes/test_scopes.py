@@ -53,7 +53,7 @@ def test_a_gateway_that_reuses_nothing_is_noticed() -> None:
         return None
 
     with patch.object(ExactCache, "get", nothing), patch.object(MemoryStore, "by_alias", lambda *_: None):
-        assert {"exact", "byte_identical", "stale"} <= set(run(60).unseen)
+        assert {"exact", "byte_identical", "stale", "semantic", "remembered"} <= set(run(60).unseen)
 
 
 @pytest.mark.slow

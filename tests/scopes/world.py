@@ -126,7 +126,7 @@ def new_world(random: Random) -> World:
     people = _people(random)
     keys = [Key(f"rf-scopes-key-{n}", person) for n, person in enumerate(people)]
     keys.append(Key("rf-scopes-second-key", people[0]))
-    keys.append(Key("rf-scopes-app-key", _person(people[0].tenant, "app", "fin hr"), delegate=True))
+    keys.append(Key("rf-scopes-app-key", _person(people[0].tenant, "app", "hr"), delegate=True))
     keys.append(Key("rf-scopes-tenant-admin", _person(random.choice(people).tenant, "boss", "hr"), "tenant_admin"))
     keys.append(Key(ADMIN, _person("ops", "root", ""), "admin"))
     names = ("default", "b", "c")[: random.choice((1, 2, 2, 3))]

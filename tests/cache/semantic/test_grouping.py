@@ -91,7 +91,7 @@ async def test_a_store_that_is_down_costs_only_the_note(t: Tiered, path: Path) -
 async def test_an_answer_that_is_replaced_leaves_its_group(t: Tiered, name: str) -> None:
     await pair(t)
     await t.tier.compared()
-    t.tier.replaced((await t.put(name, WRITE)).key)
+    t.tier.learn(None, await t.put(name, WRITE))
     assert t.group("a") == {key_of("a")}
     assert t.group("b") == {key_of("b")}
     await answered(t, "c", WRITE)
@@ -115,14 +115,14 @@ async def replaced_while_read(t: Tiered) -> None:
     await t.tell("z", RIVERS, "Danube and Wien.")
     await answered(t, "a", CLICK + " " * LONG_ANSWER)
     await t.tier.compared()
-    t.tier.replaced(key_of("a"))  # so that it has to be read again
+    t.renew("a")  # so that it has to be read again
     await answered(t, "b", CLICK, SAME)
     waiting = asyncio.create_task(t.tier.compared())
     for _ in range(2):
         await asyncio.sleep(0)
     assert not waiting.done()
     t.cache.front.keep(make_entry("a", body=WRITE.encode()))
-    t.tier.replaced(key_of("a"))
+    t.renew("a")
     await waiting
 
 
@@ -133,7 +133,7 @@ async def test_an_answer_that_is_replaced_while_it_is_compared_is_in_no_group(t:
 
 async def test_what_was_read_of_the_former_answer_is_not_used_for_the_new_one(t: Tiered) -> None:
     await replaced_while_read(t)
-    t.tier.replaced(key_of("b"))  # whatever group it is in
+    t.renew("b")  # whatever group it is in
     await answered(t, "c", CLICK)
     await t.tier.compared()
     assert key_of("a") not in t.group("c")
@@ -146,11 +146,12 @@ async def test_a_group_that_was_left_is_not_there_again_after_a_restart(clock: C
         for name in "ba":  # in the order of their keys
             await answered(t, name, CLICK)
             await t.tier.compared()
-        t.tier.replaced((await t.put(changed, WRITE)).key)
+        t.tier.learn(None, await t.put(changed, WRITE))
         assert t.group("b") == {key_of("b")}
+        await t.tier.compared()
         await t.cache.flush()
     async with tiered(clock, path) as t:
-        await t.tier.known.restore()
+        await t.tier.restore()
         assert t.group("b") == {key_of("b")}
 
 
@@ -198,7 +199,7 @@ async def test_what_has_gone_meanwhile_is_not_compared(t: Tiered, clock: Clock, 
     await t.tell("z", RIVERS, "Danube and Wien.")
     await answered(t, "a", CLICK, expires=START + 10, keep_until=START + 10)
     await t.tier.compared()
-    t.tier.replaced(key_of("a"))
+    t.renew("a")
     await answered(t, "b", CLICK, SAME)
     match change:
         case "purged":

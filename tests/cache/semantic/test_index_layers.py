@@ -1,8 +1,5 @@
 """Large contexts, with the sizes lowered so that a few dozen vectors pass through every structure."""
 
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 
@@ -16,8 +13,7 @@ from cache.semantic.index import Index
 from cache.semantic.index_arena import Vector
 from cache.semantic.index_contexts import row_price
 from cache.semantic.index_large import Large, rows_of
-from cache.semantic.index_layers import Kind, Layer, one_thread
-from tests.support.process import ROOT, environment
+from cache.semantic.index_layers import Kind, Layer
 
 D = 16
 ROOMY = 1 << 22
@@ -233,41 +229,3 @@ def test_bytes_bound_large_contexts() -> None:
     settle(index)
     assert [key for key, _ in index.search(b"c", POOL[79], 1)] == [b"79"]
     index.close()
-
-
-def test_one_thread_is_nobody_elses_setting() -> None:
-    faiss.omp_set_num_threads(2)
-    seen = []
-    with one_thread():
-        seen.append(faiss.omp_get_max_threads())
-        other = threading.Thread(target=lambda: seen.append(faiss.omp_get_max_threads()))
-        other.start()
-        other.join()
-    assert seen[0] == 1
-    assert seen[1] != 1 or faiss.omp_get_num_procs() == 1
-    assert faiss.omp_get_max_threads() == 2
-
-
-def test_the_process_ends_while_a_graph_is_built() -> None:
-    program = """
-import numpy as np
-from cache.semantic import index_large
-from cache.semantic.index import Index
-index_large.GRAPH_FROM = 9_000
-vectors = np.random.default_rng(1).standard_normal((12_000, 32)).astype(np.float32)
-vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-index = Index(32, max_bytes=1 << 26)
-for number in range(len(vectors)):
-    index.add(b"c", b"%d" % number, vectors[number])
-print(index.settled())
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")

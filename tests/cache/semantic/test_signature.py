@@ -113,22 +113,43 @@ def test_english_or_not(text: str, foreign: bool) -> None:
 
 
 LONG = [
-    "a" * 4000, "'" * 4000, "`" * 4000, "“" * 4000, "«" * 4000, "1" * 4000, "1," * 2000, "a." * 2000, "c+" * 2000, "\0\x1b" * 2000,
-    "😀" * 4000, "中" * 4000, "é" * 4000, "e\u0301" * 2000, " " * 4000, "turn " * 800, "turn a off " * 360, "one " * 1000, "_(" * 2000, "- " * 2000,
-    "hundred " * 500, "thousand " * 500, "million " * 500, "\n" * 4000, '"' * 4000, "＂" * 4000, "²" * 4000, "½" * 2000,
-]  # fmt: skip
+    unit * (4000 // len(unit))
+    for unit in (
+        *(
+            "a",
+            "'",
+            "`",
+            "“",
+            "«",
+            "1",
+            "1,",
+            "a.",
+            "c+",
+            "\0\x1b",
+            "😀",
+            "中",
+            "é",
+            "e\u0301",
+            " ",
+            "turn ",
+            "turn a off ",
+        ),
+        *("one ", "_(", "- ", "hundred ", "thousand ", "million ", "\n", '"', "＂", "²", "½"),
+    )
+]
+ODD = ["", " ", "😀", "\0", "\ud800", "²", "½", "①", "一二三", "中" * 64, "ß", "İstanbul"]
 
 
-@pytest.mark.parametrize("text", ["", " ", "😀", "\0", "\ud800", "²", "½", "①", "一二三", "中" * 64, "ß", "İstanbul", *LONG])
+@pytest.mark.parametrize("text", [*ODD, *LONG])
 def test_copes_with_any_text(text: str) -> None:
     assert isinstance(signature(text), Signature)
 
 
-@pytest.mark.parametrize("text", LONG)
+@pytest.mark.parametrize("text", LONG[::3])
 def test_time_is_linear(text: str) -> None:
     def seconds(times: int) -> float:
         best = 9.0
-        for n in range(3):
+        for n in range(2):
             began = time.process_time()
             signature(text * times + str(n) * 3)
             best = min(best, time.process_time() - began)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cache.match import Match
 from cache.semantic.embedder import EmbedderError, Reason
-from cache.semantic.tier import BARE_AT_ONCE, DEADLINE
+from cache.semantic.vectors import BARE_AT_ONCE, DEADLINE
 from tests.contract.stores import START, Clock, key_of
 from tests.support.embedders import Placed
 from tests.support.tiers import AGAIN, RESET, RIVERS, SAME, Paced, Tiered, memory_cache, tiered

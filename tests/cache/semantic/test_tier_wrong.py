@@ -68,7 +68,7 @@ async def test_it_is_not_served_either_when_the_one_that_was_served_is_no_longer
         case "evicted":
             t.tier.known.forget(key_of("a"))
         case "replaced":
-            t.tier.replaced((await t.put("a", WRITE)).key)
+            t.tier.learn(None, await t.put("a", WRITE))
             await t.tier.compared()
         case "expired":
             await t.put("a", CLICK, expires=START)

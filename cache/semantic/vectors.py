@@ -1,0 +1,73 @@
+"""Vectors when they are needed: of the question asked, and with it those of earlier ones that have none yet."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from cache.semantic.embedder import Embedder, EmbedderError
+from cache.semantic.known import Known, Vector
+from cache.semantic.questions import Row
+
+DEADLINE = 0.25
+"""Seconds that an embedding may take; beyond that the question goes to the backend."""
+BARE_AT_ONCE = 8
+"""Vectors that one look-up makes for earlier questions of its context."""
+ROWS_AT_ONCE = 200
+"""Questions looked at before the event loop gets a turn."""
+
+
+class Vectors:
+    """`made` is told of each earlier question that has got its vector."""
+
+    def __init__(self, known: Known, embedder: Embedder, made: Callable[[Row, Vector], None]) -> None:
+        self._known = known
+        self._embedder = embedder
+        self._made = made
+        self._making: dict[bytes, asyncio.Task[None]] = {}  # by key, so that many look-ups wait for one
+
+    async def of(self, text: str, bare: Sequence[Row]) -> Vector:
+        """The vector of this text; those of earlier questions are made in the same batch. Raises EmbedderError."""
+        waits = [asyncio.shield(self._make(row)) for row in bare[:BARE_AT_ONCE]]
+        [mine], *_ = await asyncio.gather(self._embedder.embed([text], deadline=DEADLINE), *waits)
+        vector: Vector = mine
+        return vector
+
+    async def similar(self, text: str, *, above: float, seconds: float) -> list[bytes]:
+        """Keys of all questions, of whatever context, whose cosine to this text is at least `above`. Raises
+        EmbedderError, also when it takes longer than so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                [wanted] = await self._embedder.embed([text], deadline=seconds)
+                found = []
+                for number, key in enumerate(self._known.questions):
+                    if number % ROWS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                    vector = await self._vector(key, seconds)
+                    if vector is not None and float(vector @ wanted) >= above:
+                        found.append(key)
+                return found
+        except TimeoutError:
+            raise EmbedderError("deadline") from None
+
+    def _make(self, row: Row) -> asyncio.Task[None]:
+        task = self._making.get(row.key)
+        if task is None:
+            task = self._making[row.key] = asyncio.create_task(self._embed(row))
+            task.add_done_callback(lambda _: self._making.pop(row.key, None))
+        return task
+
+    async def _embed(self, row: Row) -> None:
+        """Without its vector it is not found this time; the next look-up tries again."""
+        try:
+            [vector] = await self._embedder.embed([row.text], deadline=DEADLINE)
+        except EmbedderError as error:
+            if error.reason == "too_long" and self._known.questions.get(row.key) is row:
+                self._known.forget(row.key)
+            return
+        if self._known.embedded(row, vector):
+            self._made(row, vector)
+
+    async def _vector(self, key: bytes, seconds: float) -> Vector | None:
+        row, vector = self._known.questions.get(key), self._known.vector(key)
+        if row is not None and vector is None:
+            [vector] = await self._embedder.embed([row.text], deadline=seconds)
+        return vector
