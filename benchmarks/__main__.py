@@ -1,4 +1,4 @@
-"""`python -m benchmarks [hits|streams]`: what Refrain is held to, as ratios and differences within one run.
+"""`python -m benchmarks [hits|streams|embedding|index|meaning]`: what Refrain is held to, as ratios and differences within one run.
 
 Every server is a process of its own on loopback. Read the ratios: the machine decides the rest.
 """
@@ -6,16 +6,16 @@ Every server is a process of its own on loopback. Read the ratios: the machine d
 import argparse
 import json
 
-from benchmarks import hits, streams
+from benchmarks import embedding, hits, index, meaning, streams
 from benchmarks.report import table
 from benchmarks.rounds import QUICK, Size
 
-GROUPS = {"hits": hits, "streams": streams}
+GROUPS = {"hits": hits, "streams": streams, "embedding": embedding, "index": index, "meaning": meaning}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("group", nargs="?", choices=GROUPS, help="both unless one is named")
+    parser.add_argument("group", nargs="?", choices=GROUPS, help="all unless one is named")
     parser.add_argument("--quick", action="store_true", help="a little of everything, to see that it works")
     parser.add_argument("--rounds", type=int, help="how often what takes turns does")
     parser.add_argument("--json", action="store_true", help="the figures instead of the table")

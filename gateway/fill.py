@@ -76,18 +76,21 @@ class Kitchen:
 
 
 class Fill:
-    """The call for one request; with `anew` no other question's answer will do. `calling`: it is decided that the
+    """The call for one request; with `anew`, or after a `former` call that failed, no other question's answer will do.
+    `calling`: it is decided that the
     backend is asked; `whole`: the answer is there; `usage` and `cost` are what the call is known to have taken, also
     when it failed; `charged` is what counts against limits."""
 
-    def __init__(self, kitchen: Kitchen, visit: Visit, ask: Ask, *, anew: bool) -> None:
+    def __init__(
+        self, kitchen: Kitchen, visit: Visit, ask: Ask, *, anew: bool = False, former: "Fill | None" = None
+    ) -> None:
         self._kitchen = kitchen
         self._visit = visit
         self._ask = ask
         self._begun = perf_counter()
         self._ended = False
-        self._finding: Finding | None = None
-        self.calling = anew or not kitchen.semantics.may_answer(ask)
+        self._finding: Finding | None = None if former is None else former._finding
+        self.calling = anew or former is not None or not kitchen.semantics.may_answer(ask)
         self.whole = False
         self._mark = kitchen.cache.mark()
         # An answer is as old as the call that made it (RFC 9111, 4.2.3 counts the response delay too).

@@ -40,12 +40,13 @@ log = structlog.get_logger("refrain")
 
 
 class Flight:
-    """`begin_fill` makes the call for a request; `on_end` tells whoever keeps the flights. `shared`: others may join;
-    `lasting`: go on when nobody listens. `leader` is who the call is made for, and charged to."""
+    """`begin_fill` makes the call for a request, given the one before that failed; `on_end` tells whoever keeps the
+    flights. `shared`: others may join; `lasting`: go on when nobody listens. `leader` is who the call is made for, and
+    charged to."""
 
     def __init__(
         self,
-        begin_fill: Callable[[Visit, Ask], Fill],
+        begin_fill: Callable[[Visit, Ask, Fill | None], Fill],
         recorder: Recorder,
         visit: Visit,
         ask: Ask,
@@ -71,7 +72,7 @@ class Flight:
         self.feed = Feed(first)
         self._lasting = lasting
         self._room: asyncio.Future[None] | None = None
-        self.fill = begin_fill(visit, ask)
+        self.fill = begin_fill(visit, ask, None)
         self.task = asyncio.create_task(self._fly())
 
     def __repr__(self) -> str:
@@ -193,7 +194,7 @@ class Flight:
         heir = self.listeners[0]
         self.leader, self.ask = heir.visit, heir.ask
         heir.visit.decision.outcome = "miss"
-        self.fill = self._begin_fill(heir.visit, heir.ask)
+        self.fill = self._begin_fill(heir.visit, heir.ask, self.fill)
         return True
 
     def _part(self, listener: Listener, error: ApiError) -> None:

@@ -123,8 +123,8 @@ class Flights:
                     self._not_refreshed.add(ask.key)
             self._learn(ask, flight)
 
-        def begin_fill(visit: Visit, ask: Ask) -> Fill:
-            return Fill(self._kitchen, visit, ask, anew=refresh)
+        def begin_fill(visit: Visit, ask: Ask, former: Fill | None) -> Fill:
+            return Fill(self._kitchen, visit, ask, anew=refresh, former=former)
 
         shared = ident is not None
         flight = Flight(begin_fill, self._recorder, visit, ask, shared=shared, lasting=lasting, on_end=on_end)

@@ -66,9 +66,7 @@ class Semantics:
         self._config = wanted
         if wanted is None:
             return
-        await asyncio.to_thread(
-            import_module, "cache.semantic.index"
-        )  # FAISS takes a moment to load
+        await asyncio.to_thread(import_module, "cache.semantic.index")  # FAISS takes a moment to load
         embedder = self._embedders(wanted)
         room = int(config.store.memory * SHARE_OF_MEMORY)
         tier = SemanticTier(self._cache, embedder, max_bytes=room, answer_text=answer_text)
@@ -79,8 +77,8 @@ class Semantics:
 
     def may_answer(self, ask: Ask) -> bool:
         """Is the tier there for this request? (Whether the request is one for it, `find` says.)"""
-        on = self.tier is not None and self.tier.embedder.dimensions > 0
-        return on and ask.endpoint.config.cache.semantic is not None and ask.life is not None and ask.bypass is None
+        wanted = self.tier is not None and ask.endpoint.config.cache.semantic is not None
+        return wanted and ask.life is not None and ask.bypass is None
 
     async def find(self, visit: Visit, ask: Ask) -> Finding | None:
         """Look for another question's answer to this request, and book what the tier said, but for a hit. None where

@@ -59,7 +59,11 @@ def compare(asked: Signature, stored: Signature) -> Comparison:
         3 if left_a and left_s else 1
     ) * min(len(asked.terms), len(stored.terms)):
         codes.append("negation")
-    if _turned(asked, stored, whole=not left_a and not left_s):
+    if (
+        _renumbered(asked, stored)
+        or _reanchored(asked, stored)
+        or _turned(asked, stored, whole=not left_a and not left_s)
+    ):
         codes.append("direction")
     if _unmet(asked.names, stored) or _unmet(stored.names, asked):
         codes.append("name")
@@ -116,6 +120,32 @@ def _opposed(a: frozenset[str], s: frozenset[str]) -> bool:
     if not a or not s:
         return False
     return any(not ENGLISH.opposites[key].isdisjoint(s) for key in a)
+
+
+_CONTRARY = [{"to", "from"}, {"into", "from"}, {"before", "after"}, {"over", "under"}, {"with", "without"}]
+
+
+def _renumbered(asked: Signature, stored: Signature) -> bool:
+    """The same numbers in each other's place, where no units say which is which: 2 to the power of 3."""
+    if asked.ordered == stored.ordered or asked.numbers != stored.numbers:
+        return False
+    return not (len(asked.measures) == len(asked.numbers) and asked.measures == stored.measures)
+
+
+def _reanchored(asked: Signature, stored: Signature) -> bool:
+    """Do two things change places about a preposition (what did A think of B), or does one hang on the contrary one (a
+    letter to, from my boss)?"""
+    if asked.anchors == stored.anchors and asked.terms == stored.terms:
+        return False
+    hung = {key: anchor for known, anchor in zip(stored.terms, stored.anchors, strict=True) for key in known}
+    moved = set()
+    for known, anchor in zip(asked.terms, asked.anchors, strict=True):
+        other = next((hung[key] for key in known if key in hung), anchor)
+        if {anchor, other} in _CONTRARY:
+            return True
+        if bool(anchor) != bool(other):
+            moved.add(bool(anchor))
+    return len(moved) == 2
 
 
 def _turned(asked: Signature, stored: Signature, *, whole: bool) -> bool:

@@ -74,7 +74,7 @@ def number_of(word: str) -> str | None:
 
 
 def numbers_in(words: list[str]) -> tuple[tuple[str, ...], bool]:
-    """All numbers of a text, sorted, and whether "one" stands there."""
+    """All numbers of a text, as they stand there, and whether "one" does."""
     out: list[str] = []
     before: int | None = None  # the value of the number word just read
     for word in words:
@@ -97,4 +97,4 @@ def numbers_in(words: list[str]) -> tuple[tuple[str, ...], bool]:
             if number is not None:
                 out.append(number)
                 before = int(number[:30]) if number.isdigit() else None
-    return tuple(sorted(out)), "one" in words
+    return tuple(out), "one" in words

@@ -23,12 +23,21 @@ _BY_CHARACTER = re.compile("([\u0e00-\u0eff\u3005-\u3007\u3040-\u30ff\u3400-\u9f
 _SPLIT = frozenset(("turn", "switch", "shut", "crank"))
 _PARTICLES = frozenset(("on", "off", "up", "down", "out"))
 _DETERMINERS = frozenset(
-    ("the", "a", "an", "my", "your", "our", "his", "her", "their", "this", "that", "these", "those", "of")
+    (
+        *("the", "a", "an", "my", "your", "our", "his", "her", "their", "this", "that", "these", "those", "of"),
+        *("i", "you", "we", "he", "she", "they", "it"),
+    )
 )
 _JOINTS = frozenset(
     (
         *("of", "for", "on", "in", "at", "from", "to", "by", "with", "into", "about", "as", "that", "who", "which"),
         *("is", "are", "was", "were"),
+    )
+)
+_PREPOSITIONS = frozenset(
+    (
+        *("of", "for", "from", "to", "into", "onto", "by", "with", "without", "against", "about", "than", "before"),
+        *("after", "over", "under", "versus", "vs"),
     )
 )
 _NONE: frozenset[str] = frozenset()
@@ -42,14 +51,17 @@ _MARKERS |= {"into": "to", "onto": "to", "vs": "versus"}
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`terms` in their order, and whether each stands right behind the one before; `words`: all keys; `numbers` sorted,
-    each as often as it stands there, and whether "one" does; `classes` as CLASSES says; `names` and all words as they
+    """`terms` in their order, each with the preposition that it hangs on (its anchor, "" without one), and whether it
+    stands right behind the one before; `words`: all keys; `numbers` sorted, each as often as it stands there, `ordered`
+    as they stand there, and whether "one" does; `classes` as CLASSES says; `names` and all words as they
     are `spelled`; `measures`: number and unit side by side; `roles`: what follows a marker; `foreign`: not English."""
 
     terms: tuple[Keys, ...]
+    anchors: tuple[str, ...]
     touching: tuple[bool, ...]
     words: frozenset[str]
     numbers: tuple[str, ...]
+    ordered: tuple[str, ...]
     one: bool
     classes: tuple[frozenset[str], ...]
     poles: frozenset[str]
@@ -143,15 +155,16 @@ def signature(text: str) -> Signature:
         low = _BY_CHARACTER.sub(r" \1 ", low)
     found = tokens(low)
     words = _phrases(_joined([spelled(word) for word in found]))
-    numbers, one = numbers_in(words)
+    ordered, one = numbers_in(words)
     terms: list[Keys] = []
+    anchors: list[str] = []
     touching: list[bool] = []
     everything: set[str] = set()
     members: dict[str, set[str]] = {}
     roles: dict[str, list[Keys]] = {}
     signs: list[str] = []
     measures: list[tuple[str, str]] = []
-    marker = before = ""
+    marker = before = anchor = ""
     counted = touches = negated = False  # counted: the word before is a number
     for word in words:
         known = _word(word)
@@ -165,6 +178,7 @@ def signature(text: str) -> Signature:
         negated = negated or known.negation
         if known.term:
             terms.append(known.keys)
+            anchors.append(anchor)
             touching.append(touches)
             if marker:
                 roles.setdefault(marker, []).append(known.keys)
@@ -175,12 +189,18 @@ def signature(text: str) -> Signature:
             signs.append(word)
         elif marker and not known.number and word not in _DETERMINERS:
             marker = ""
+        if word in _PREPOSITIONS:
+            anchor = word
+        elif word not in _DETERMINERS:
+            anchor = ""
         touches, counted, before = known.term, known.number, word
     return Signature(
         terms=tuple(terms),
+        anchors=tuple(anchors),
         touching=tuple(touching),
         words=frozenset(everything),
-        numbers=numbers,
+        numbers=tuple(sorted(ordered)),
+        ordered=ordered,
         one=one,
         classes=tuple(frozenset(members[name]) if name in members else _NONE for name in CLASSES),
         poles=frozenset(everything & ENGLISH.opposites.keys()),

@@ -77,7 +77,7 @@ class SemanticTier:
         self._answer_text = answer_text
         self._wrong: dict[bytes, set[bytes]] = {}  # by the key that asked: keys whose answers were wrong for it
         self._grouping = Grouping(cache, self.known, answer_text, self._apart)
-        self._vectors = Vectors(self.known, embedder, lambda row, vector: self._grouping.add(row, vector, ()))
+        self._vectors = Vectors(self.known, embedder, self._embedded)
         self.similar = self._vectors.similar
 
     async def find(
@@ -191,6 +191,11 @@ class SemanticTier:
                 self.known.questions.use(row.key)
                 return replace(finding, slot=slot, similarity=cosine)
         return replace(finding, reason=reason)
+
+    def _embedded(self, row: Row, vector: Vector) -> None:
+        """An earlier question has its vector, and so its neighbours."""
+        near = self.known.index.search(row.context, vector, NEIGHBOURS) if self.known.index is not None else ()
+        self._grouping.add(row, vector, [key for key, _ in near if key != row.key])
 
     def _apart(self, some: Set[bytes], others: Set[bytes]) -> bool:
         """Is an answer of one set known to be wrong for a question of the other?"""

@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.test_semantic_support import ASKED, REWORDED, Room, meaning, said, sample, stats
 from tests.support.gateway import ALICE, Running, config_text
 from tests.support.live import FORMS
+from tests.support.semantic import ASKED, REWORDED, Room, meaning, said, sample, stats
 from tests.support.traffic import accumulated, chunks, decision, outcome, text_of, upstream_calls
 from tests.support.upstream import Upstream, chat_answer, reply_for
 

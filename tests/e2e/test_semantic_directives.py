@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.test_semantic_support import ASKED, OTHER, REWORDED, TWICE_REWORDED, Json, Room, by_wording, said
 from tests.support.gateway import Running, config_text, running
+from tests.support.semantic import ASKED, OTHER, REWORDED, TWICE_REWORDED, Json, Room, by_wording, said
 from tests.support.traffic import error_of, outcome, text_of, upstream_calls
 from tests.support.upstream import Upstream
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_semantic_support import ASKED, OTHER, REWORDED, TWICE_REWORDED, Json, Room, said, stats
 from tests.support.embedders import Placed
 from tests.support.gateway import ALICE, Running, config_text, running
+from tests.support.semantic import ASKED, OTHER, REWORDED, TWICE_REWORDED, Json, Room, said, stats
 from tests.support.traffic import decision, outcome, text_of, upstream_calls
 from tests.support.upstream import Reply, Upstream, chat_answer, reply_for
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from gateway.embedders import MakeEmbedder
-from tests.e2e.test_semantic_support import ASKED, OTHER, REWORDED, TWICE_REWORDED, Json, Room, by_wording, said, stats
 from tests.support.embedders import Unready
 from tests.support.gateway import ADMIN, ALICE, EVE, Running, config_text, running
+from tests.support.semantic import ASKED, OTHER, REWORDED, TWICE_REWORDED, Json, Room, by_wording, said, stats
 from tests.support.traffic import decision, error_of, outcome, text_of, until, upstream_calls
 from tests.support.upstream import Upstream, chat_answer, reply_for
 

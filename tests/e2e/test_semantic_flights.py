@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from tests.e2e.test_semantic_support import ASKED, OTHER, REWORDED, TWICE_REWORDED, Room, said, stats
 from tests.support.embedders import Placed
 from tests.support.gateway import ALICE, Running, config_text, running
 from tests.support.live import FORMS, Caller, answer_of, gate, listening, settled
+from tests.support.semantic import ASKED, OTHER, REWORDED, TWICE_REWORDED, Room, said, stats
 from tests.support.traffic import decision, outcome, text_of, until, upstream_calls
 from tests.support.upstream import Reply, Seen, Upstream, numbered
 

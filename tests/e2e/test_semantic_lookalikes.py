@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.test_semantic_support import Room, meaning, said
 from tests.support.gateway import Running, config_text
+from tests.support.semantic import Room, meaning, said
 from tests.support.traffic import decision
 from tests.support.upstream import Upstream
 

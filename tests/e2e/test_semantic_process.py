@@ -14,8 +14,10 @@ import pytest
 
 from cache.semantic.embedder import LocalEmbedder
 from gateway.embedders import embedder_of
-from tests.e2e.test_semantic_server import EmbeddingServer, embedding_server
-from tests.e2e.test_semantic_support import (
+from tests.support.embedding_server import EmbeddingServer, embedding_server
+from tests.support.gateway import ADMIN, ALICE, Running, config_text, running
+from tests.support.process import Served, serve
+from tests.support.semantic import (
     ASKED,
     LOADED_WITHIN,
     OTHER,
@@ -27,8 +29,6 @@ from tests.e2e.test_semantic_support import (
     stats,
     steps_aside,
 )
-from tests.support.gateway import ADMIN, ALICE, Running, config_text, running
-from tests.support.process import Served, serve
 from tests.support.traffic import outcome, text_of, until
 from tests.support.upstream import Upstream
 
@@ -79,7 +79,7 @@ def test_a_process_that_is_killed(local: tuple[Running, LocalEmbedder], up: Upst
     os.kill(pid, signal.SIGKILL)
     for number in range(20):
         assert outcome(quick(room, f"{OTHER} {number}")) == "miss"
-    steps_aside(gw, up, "unavailable", "deadline", "starting", "embedder_starting", "failed")
+    steps_aside(gw, up, "unavailable", "deadline", "starting", "failed")
     until(lambda: stats(gw)["state"] == "ready", timeout=LOADED_WITHIN)
     assert embedder.pid != pid
     comes_back(gw)
@@ -102,10 +102,10 @@ def test_a_process_that_is_stopped(local: tuple[Running, LocalEmbedder], up: Ups
 def test_a_model_that_does_not_exist(up: Upstream) -> None:
     config = config_text(up.url, extra="embedder: {model: no-such-model-anywhere}\n")
     with running(config, embedders=embedder_of) as gw:
-        steps_aside(gw, up, "embedder_starting", "embedder_failed")
+        steps_aside(gw, up, "starting", "failed")
         until(lambda: stats(gw)["state"] == "failed", timeout=LOADED_WITHIN)
         assert "no-such-model-anywhere" in stats(gw)["detail"]
-        steps_aside(gw, up, "embedder_failed")
+        steps_aside(gw, up, "failed")
         assert gw.client.get("/readyz").json() == {"status": "degraded"}
 
 

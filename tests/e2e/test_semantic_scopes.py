@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from gateway.config.keys import digest_key
-from tests.e2e.test_semantic_support import ASKED, REWORDED, TWICE_REWORDED, Json, Room, by_wording, said
 from tests.support.gateway import BOB, EVE, Running, config_text, running
+from tests.support.semantic import ASKED, REWORDED, TWICE_REWORDED, Json, Room, by_wording, said
 from tests.support.traffic import error_of, outcome, text_of, upstream_calls
 from tests.support.upstream import Upstream
 

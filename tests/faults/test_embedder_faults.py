@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.embedders import embedder_of
-from tests.e2e.test_semantic_server import EmbeddingServer, embedding_server
-from tests.e2e.test_semantic_support import (
+from tests.support.embedding_server import EmbeddingServer, embedding_server
+from tests.support.gateway import Running, config_text, running
+from tests.support.semantic import (
     ASKED,
     DEADLINE,
     OTHER,
@@ -23,7 +24,6 @@ from tests.e2e.test_semantic_support import (
     stats,
     steps_aside,
 )
-from tests.support.gateway import Running, config_text, running
 from tests.support.traffic import outcome, until
 from tests.support.upstream import Upstream, free_port, upstream
 
@@ -136,7 +136,7 @@ def test_one_that_hangs_is_waited_for_until_the_deadline_and_soon_no_more(
     server.hang = 5.0
     room = Room(gw)
     room.told(ASKED)
-    steps_aside(gw, up, "deadline", "embedder_failed", "failed")
+    steps_aside(gw, up, "deadline", "failed")
     for number in range(12):
         quick(room, f"{REWORDED} ({number})")
     later = [quick(room, f"{OTHER} ({number})") for number in range(5)]
@@ -145,7 +145,7 @@ def test_one_that_hangs_is_waited_for_until_the_deadline_and_soon_no_more(
     assert stats(gw)["state"] == "failed"
     assert gw.client.get("/readyz").json() == {"status": "degraded"}
     assert sample(gw, "refrain_semantic_ready") == 0
-    assert stats(gw)["misses"]["deadline"] >= 2
+    assert stats(gw)["misses"]["embedder_deadline"] >= 2
     server.reset()
     comes_back(gw)
 
@@ -156,7 +156,7 @@ def test_one_that_is_down_at_the_start_and_comes_later(up: Upstream) -> None:
     with running(config_text(up.url, extra=server.config(port=port)), embedders=embedder_of) as gw:
         until(lambda: stats(gw)["state"] == "failed")
         assert "reached" in stats(gw)["detail"]
-        steps_aside(gw, up, "embedder_failed", "embedder_starting")
+        steps_aside(gw, up, "failed", "starting")
         assert gw.client.get("/readyz").json() == {"status": "degraded"}
         assert stats(gw)["vectors"] == 0
         with embedding_server(port) as other:
@@ -183,7 +183,7 @@ def test_one_that_goes_down_in_between(up: Upstream) -> None:
             room = Room(gw)
             text = room.told(ASKED)
             room.serves(REWORDED, text)
-        steps_aside(gw, up, "unavailable", "deadline", "failed", "embedder_failed")
+        steps_aside(gw, up, "unavailable", "deadline", "failed")
         room.serves(REWORDED, text)  # an alias needs no vector
         with embedding_server(port):
             comes_back(gw)

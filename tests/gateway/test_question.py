@@ -128,6 +128,13 @@ def test_the_text_is_that_of_all_parts(content: Any, text: str) -> None:
     assert read(content).context == read("Something else").context
 
 
+def test_the_words_of_all_parts_are_what_is_asked() -> None:
+    def parts(*texts: str) -> list[Json]:
+        return [{"type": "text", "text": text} for text in texts]
+
+    assert read(parts("One?", "Two?")).context == read(parts("Three?", "")).context
+
+
 @pytest.mark.parametrize("where", ["asked", "parts", "before"])
 def test_a_megabyte_is_quickly_read(where: str) -> None:
     long = "many words of one text " * 45_000

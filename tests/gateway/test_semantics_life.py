@@ -59,6 +59,7 @@ async def test_what_was_found_before_a_reload_is_not_learnt_with_the_former_vect
     desk.embedders[1].dimensions = dimensions
     desk.semantics.learn(finding, entry_of(ask))
     assert desk.tier.known.vectors == 0, "it is another embedder's"
+    assert list(desk.tier.known.questions) == [ask.key], "it is learnt all the same"
 
 
 async def test_the_end_while_it_is_asked(desk: SemanticDesk) -> None:

@@ -97,7 +97,11 @@ async def test_it_is_remembered_as_long_as_all_is_as_it_was(desk: SemanticDesk, 
 
 async def test_what_was_reported_is_not_served_again_by_search_or_memory(desk: SemanticDesk) -> None:
     served = await answered(desk)
-    desk.semantics.report(WHO.key, served)
+    somebody = request(f"{SAME}!!")
+    assert await desk.similar(somebody) is not None
+    pairs = desk.semantics.report(WHO.key, served)
+    assert sorted(pairs) == sorted((WHO.key, ask.key) for ask in (A, B))
+    assert desk.semantics.remembered(somebody, 1) is not None, "for others it is what it was"
     await never_again(desk)
 
 
@@ -112,23 +116,29 @@ async def test_nor_by_another_of_its_group_that_is_remembered(desk: SemanticDesk
     await never_again(desk)
 
 
-async def test_a_report_holds_after_a_reload(clock: Clock, tmp_path: Path) -> None:
+@pytest.mark.parametrize("off", [False, True])
+async def test_a_report_holds_after_a_reload(clock: Clock, tmp_path: Path, off: bool) -> None:
+    """Also where the tier was off when it came."""
     async with semantic_desk(clock, tmp_path / "cache.db") as desk:
         served = (await desk.known()).entry.key
         assert await desk.similar(WHO) is not None
-        desk.semantics.report(WHO.key, served)
         await desk.cache.flush()
+        if off:
+            await desk.semantics.apply(config_of(endpoints=OFF))
+        assert desk.semantics.report(WHO.key, served) == [(WHO.key, served)]
         await desk.semantics.apply(config_of("another"))
         await restored(desk)
         await never_again(desk)
 
 
-async def test_a_report_holds_after_a_restart(clock: Clock, tmp_path: Path) -> None:
+@pytest.mark.parametrize("served_is_gone", [False, True])
+async def test_a_report_holds_after_a_restart(clock: Clock, tmp_path: Path, served_is_gone: bool) -> None:
+    """For each of its group: who was served is not all that said it."""
     state = await State.open(tmp_path / "state.db")
     async with semantic_desk(clock, tmp_path / "cache.db") as desk:
-        served = (await desk.known()).entry.key
-        assert await desk.similar(WHO) is not None
-        await state.report_wrong([(WHO.key, served)], at=clock(), by="ops")
+        served = await answered(desk)
+        await state.report_wrong(desk.semantics.report(WHO.key, served), at=clock(), by="ops")
+        await desk.cache.purge(Match(key=served if served_is_gone else other(served)))
         await desk.cache.flush()
     await state.aclose()
     state = await State.open(tmp_path / "state.db")

@@ -326,6 +326,9 @@ async def test_what_was_reported_wrong_is_remembered(state: State) -> None:
     await state.report_wrong([(A, A)], at=3.0, by="Zoë ☃")
     await state.report_wrong([(A, B)], at=4.0, by="somebody else")
     assert sorted(await state.wrong_pairs()) == sorted([(A, B), (B, A), (A, A)])
+    await state.report_wrong((pair for pair in [(A, B), (B, B), (B, B)]), at=5.0, by="ops")
+    await state.report_wrong([], at=6.0, by="ops")
+    assert sorted(await state.wrong_pairs()) == sorted([(A, B), (B, A), (A, A), (B, B)])
 
 
 async def test_reports_survive_a_restart_and_who_was_first_stays(open_state: Open, path: Path) -> None:
@@ -348,6 +351,9 @@ async def test_of_too_many_reports_the_oldest_go(state: State, monkeypatch: pyte
     assert sorted(served for _, served in await state.wrong_pairs()) == [b"\3", b"\4", b"\5"]
     await state.report_wrong([(A, b"\0")], at=0.0, by="ops")
     assert sorted(served for _, served in await state.wrong_pairs()) == [b"\3", b"\4", b"\5"]
+    await state.report_wrong([(B, bytes([n])) for n in range(4)], at=9.0, by="ops")
+    assert len(await state.wrong_pairs()) == 3
+    assert {asked for asked, _ in await state.wrong_pairs()} == {B}
 
 
 async def test_a_file_of_an_earlier_release_gets_its_table(open_state: Open, path: Path) -> None:

@@ -40,7 +40,7 @@ def plan(seed: int, *, stored: bool) -> tuple[World, list[Step]]:
     length = random.randint(8, 20)
     while len(steps) < length:
         following: list[Step]
-        if asked and random.random() < 0.15:
+        if asked and random.random() < 0.14:
             following = _in_other_words(random, world, asked, stored=stored)
         elif asked and not isinstance(steps[-1], Burst | Release) and random.random() < 0.4:
             # What has changed anything shows when the same comes again.
@@ -61,18 +61,18 @@ def _in_other_words(random: Random, world: World, asked: Sequence[Ask], *, store
     ask = random.choice(asked[-4:])
     ask = replace(ask, prompt=random.choice(others_like(ask.prompt)), control=PLAIN, leaves=False)
     again = Burst((ask,))
-    if random.random() < 0.12:
+    if random.random() < 0.17:
         held = replace(again, hold=random.choice(("before", "middle")))
         return [held, _purge(random, world, asked, stored=stored), Release(), again]
     change: Step = Release()
     dice = random.random()
-    if dice < 0.25:
+    if dice < 0.2:
         change = Wait(random.choice((1.0, 5.0, 10.0, 20.5)))
-    elif dice < 0.45:
+    elif dice < 0.4:
         change = _purge(random, world, asked, stored=stored)
-    elif dice < 0.75:
+    elif dice < 0.85:
         change = _feedback(random, world)
-    elif dice < 0.8:
+    elif dice < 0.9:
         change = Reload(*changed(random, world, ask.token, ask.endpoint))
     return [again, change, again if random.random() < 0.7 else Burst((_as_somebody(random, world, ask),))]
 
@@ -115,12 +115,12 @@ def _ask(random: Random, world: World, asked: Sequence[Ask]) -> Ask:
     dice = random.random()
     if asked and dice < 0.35:
         return replace(random.choice(asked[-6:]), leaves=False)
-    if asked and dice < 0.75:
+    if asked and dice < 0.8:
         return _another(random, world, random.choice(asked[-6:]))
     ask = Ask(
         token="",
         endpoint=random.choice(list(world.endpoints)),
-        prompt=random.choice((0, 0, 0, 0, 0, 1, 4)),
+        prompt=random.choice((0,) * 6 + (1, 4)),
         model=random.choice(("small", "small", "small", "large")),
         temperature=random.choice((None,) * 6 + (0, 1)),
         form=random.choice(list(FORMS)),
@@ -134,19 +134,19 @@ def _another(random: Random, world: World, ask: Ask) -> Ask:
     """The same request by somebody else, and perhaps spelled in another way, or to another endpoint."""
     ask = replace(_as_somebody(random, world, ask), leaves=False)
     dice = random.random()
-    if dice < 0.15:
+    if dice < 0.2:
         return replace(ask, endpoint=random.choice(list(world.endpoints)))
     if dice < 0.4:
         return replace(ask, spelling=random.randrange(SPELLINGS), form=random.choice(list(FORMS)))
     if dice < 0.55:
         return replace(ask, control=_control(random))
-    if dice < 0.67:
+    if dice < 0.62:
         return replace(ask, prompt=random.choice(others_like(ask.prompt)))
-    if dice < 0.7:
+    if dice < 0.67:
         return replace(ask, earlier=random.randrange(len(EARLIER)))
-    if dice < 0.73:
+    if dice < 0.72:
         return replace(ask, temperature=random.choice((None, 0, 1)))
-    if dice < 0.77:
+    if dice < 0.75:
         return replace(ask, model=random.choice(("small", "large")))
     return ask
 
@@ -179,7 +179,7 @@ def _control(random: Random) -> Control:
         max_stale=random.choice((0, 5, 50)) if sometimes(0.2) else None,
         ttl=random.choice((0, 5, 20, 1000)) if sometimes(0.2) else None,
         tags=frozenset(random.sample(("red", "green"), random.randint(0, 2))) if sometimes(0.4) else frozenset(),
-        tier=random.choice(("exact", "semantic")) if sometimes(0.08) else None,
+        tier=random.choice(("exact", "semantic")) if sometimes(0.05) else None,
         in_body=sometimes(0.25),
     )
 
@@ -210,5 +210,5 @@ def _purge(random: Random, world: World, asked: Sequence[Ask], *, stored: bool) 
 
 
 def _feedback(random: Random, world: World) -> Feedback:
-    tokens = (ADMIN, ADMIN, ADMIN, "rf-scopes-tenant-admin", random.choice(world.keys).token, WRONG)
-    return Feedback(random.choice(tokens), of=random.choice((1, 1, 1, 2)), correct=random.random() < 0.15)
+    tokens = (*(ADMIN,) * 6, "rf-scopes-tenant-admin", random.choice(world.keys).token, WRONG)
+    return Feedback(random.choice(tokens), of=random.choice((1, 1, 1, 1, 1, 2)), correct=random.random() < 0.1)

@@ -101,6 +101,12 @@ class Tiered:
         assert slot is not None
         self.tier.learn(None, slot.entry)
 
+    def name(self, name: str) -> bytes:
+        """Of the answer that this question has now."""
+        row = self.tier.known.questions.get(key_of(name))
+        assert row is not None
+        return row.name
+
     def group(self, name: str) -> set[bytes]:
         return set(self.tier.known.questions.group_of(key_of(name)))
 

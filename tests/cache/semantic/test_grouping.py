@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from cache.entry import Entry
 from cache.match import Match
 from cache.semantic.grouping import LONG_ANSWER, MAX_WAITING
+from cache.semantic.known import MAX_SAME
+from cache.semantic.questions import Row
 from tests.contract.stores import START, Clock, key_of, make_entry
 from tests.support.tiers import RESET, RIVERS, SAME, Tiered, context_of, tiered
 
@@ -72,8 +75,38 @@ async def test_the_store_is_told(t: Tiered) -> None:
     noted = {q.key: q for q in await t.cache.questions(after=b"", limit=9)}
     assert noted.keys() == {key_of(name) for name in "abz"}
     assert all(len(q.vector) == 32 and q.context == context_of("c") for q in noted.values())
-    assert noted[key_of("b")].same == (key_of("a"),)
+    a, b, z = (t.name(name) for name in "abz")
+    assert len({a, b, z}) == 3
+    assert {noted[key_of(name)].same for name in "abz"} == {(a,), (b, a), (z,)}, "its own answer first"
     assert noted[key_of("b")].text == SAME
+
+
+async def test_the_store_is_told_of_so_many_and_no_more(t: Tiered) -> None:
+    known, names = t.tier.known, [f"m{n}" for n in range(MAX_SAME + 9)]
+    await t.tell("z", RIVERS, "Danube and Wien.")
+    await answered(t, "a", CLICK)
+    for name in names:
+        known.add(Row(key_of(name), context_of(name), RESET, key_of(f"answer of {name}")), None)
+        known.questions.merge(key_of("a"), key_of(name))
+    await answered(t, "b", CLICK, SAME)
+    await t.tier.compared()
+    await t.cache.flush()
+    [noted] = [q for q in await t.cache.questions(after=b"", limit=9) if q.key == key_of("b")]
+    assert len(set(noted.same)) == len(noted.same) == MAX_SAME
+    assert noted.same[0] == t.name("b")
+    assert set(noted.same[1:]) <= {t.name("a"), *map(t.name, names)}
+
+
+async def test_what_another_embedder_has_found_says_nothing_of_neighbours(t: Tiered) -> None:
+    """A configuration was put in force between the look-up and the answer."""
+    await t.tell("z", RIVERS, "Danube and Wien.")
+    await t.tell("a", RESET, CLICK)
+    finding = replace(await t.ask("b", SAME, threshold=9.0), embedder="another")
+    t.tier.learn(finding, await t.put("b", CLICK))
+    await t.tier.compared()
+    assert t.group("b") == {key_of("b")}
+    assert t.tier.known.questions.get(key_of("b")) is not None
+    assert t.tier.known.vectors == 2
 
 
 async def test_a_store_that_is_down_costs_only_the_note(t: Tiered, path: Path) -> None:
@@ -146,6 +179,7 @@ async def test_a_group_that_was_left_is_not_there_again_after_a_restart(clock: C
         for name in "ba":  # in the order of their keys
             await answered(t, name, CLICK)
             await t.tier.compared()
+        clock.time += 1
         t.tier.learn(None, await t.put(changed, WRITE))
         assert t.group("b") == {key_of("b")}
         await t.tier.compared()

@@ -55,7 +55,7 @@ async def written(path: Path, clock: Clock, **more: float) -> None:
 async def test_questions_vectors_and_groups_are_there_again(path: Path, clock: Clock) -> None:
     await written(path, clock)
     async with tiered(clock, path) as t:
-        assert await t.tier.known.restore() == 3
+        assert await t.tier.restore() == 3
         assert (len(t.tier.known.questions), t.tier.known.vectors) == (3, 3)
         assert t.group("a") == t.group("b") == {key_of("a"), key_of("b")}
         assert t.served(await t.ask("c", SAME)) == "Click on it."
@@ -73,14 +73,14 @@ async def test_groups_are_there_again_in_whatever_order_they_are_read(path: Path
         assert len(whole) == 4
         await t.cache.flush()
     async with tiered(clock, path) as t:
-        await t.tier.known.restore()
+        await t.tier.restore()
         assert t.group("a") == whole
 
 
 async def test_vectors_of_another_embedder_are_made_again(path: Path, clock: Clock) -> None:
     await written(path, clock)
     async with tiered(clock, path, embedder=Paced(identity="another")) as t:
-        assert await t.tier.known.restore() == 3
+        assert await t.tier.restore() == 3
         assert t.tier.known.vectors == 0
         assert t.group("a") == {key_of("a"), key_of("b")}
         assert t.served(await t.ask("c", SAME)) == "Click on it."
@@ -111,7 +111,7 @@ async def test_a_damaged_vector_is_made_again(path: Path, clock: Clock, vector: 
         await t.put("a", "Click on it.")
         await t.cache.note(Question(key_of("a"), context_of("c"), RESET, "placed", vector))
         await t.cache.flush()
-        assert await t.tier.known.restore() == 1
+        assert await t.tier.restore() == 1
         assert t.tier.known.vectors == 0
         assert t.served(await t.ask("c", SAME)) == "Click on it."
 
@@ -123,8 +123,10 @@ async def test_what_is_there_is_not_disturbed(path: Path, clock: Clock) -> None:
         t.tier.learn(finding, await t.put("b", "Something else."))
         t.tier.learn(await t.ask("y", RIVERS, context="d"), await t.put("y", "Danube and Wien."))
         now = t.tier.known.questions.get(key_of("b"))
-        await t.tier.known.restore()
+        await t.tier.compared()
+        await t.tier.restore()
         assert t.tier.known.questions.get(key_of("b")) is now
+        assert t.group("a") == {key_of("a")}, "what b says now is not what it said"
         assert t.served(await t.ask("q", "What else?", context="d")) == "Something else."
         found = await t.ask("c", SAME)
         assert found.slot is not None
@@ -138,7 +140,7 @@ async def test_many_pages_are_read_and_others_have_their_turns(path: Path, clock
             await t.put(f"{n}", "Click on it.")
             await t.cache.note(Question(key_of(f"{n}"), context_of(f"{n % 100}"), RESET, "placed", HERE.tobytes()))
         await t.cache.flush()
-        turns, reading = 0, asyncio.create_task(t.tier.known.restore())
+        turns, reading = 0, asyncio.create_task(t.tier.restore())
         while not reading.done():
             await asyncio.sleep(0)
             turns += 1
@@ -150,11 +152,11 @@ async def test_many_pages_are_read_and_others_have_their_turns(path: Path, clock
 async def test_a_store_that_is_down_says_so_and_leaves_what_is_known(path: Path, clock: Clock) -> None:
     await written(path, clock)
     async with tiered(clock, path) as t:
-        await t.tier.known.restore()
+        await t.tier.restore()
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("DROP TABLE questions")
         with pytest.raises(StoreUnavailable):
-            await t.tier.known.restore()
+            await t.tier.restore()
         await t.cache.aclose()
         with pytest.raises(StoreUnavailable):
             await t.tier.known.sweep()
@@ -168,7 +170,7 @@ async def test_a_store_that_is_down_says_so_and_leaves_what_is_known(path: Path,
 async def test_the_sweep_forgets_what_the_cache_has_lost(path: Path, clock: Clock, change: str) -> None:
     await written(path, clock, expires=START + 10, keep_until=START + 10)
     async with tiered(clock, path) as t:
-        await t.tier.known.restore()
+        await t.tier.restore()
         assert await t.tier.known.sweep() == 0
         clock.time += 5
         await t.tell("y", RESET, "Click on it.", context="d")
@@ -186,7 +188,7 @@ async def test_the_sweep_forgets_what_the_cache_has_lost(path: Path, clock: Cloc
 async def test_one_that_is_answered_anew_during_a_sweep_stays(path: Path, clock: Clock, turns: int) -> None:
     await written(path, clock, expires=START + 10, keep_until=START + 10)
     async with tiered(clock, path) as t:
-        await t.tier.known.restore()
+        await t.tier.restore()
         clock.time += 10
         finding = await t.ask("a", threshold=9.0)
         sweeping = asyncio.create_task(t.tier.known.sweep())

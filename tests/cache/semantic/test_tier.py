@@ -88,8 +88,9 @@ async def test_a_failure_is_a_miss_and_the_question_is_embedded_later(t: Tiered,
     await t.tell("a", RIVERS, "Danube and Wien.")
     t.embedder.fails = reason
     finding = await t.tell("b", RESET)
-    assert (finding.reason, finding.slot, finding.vector) == (reason, None, None)
-    assert t.tier.counts[reason] == 1
+    said = reason if reason == "too_long" else f"embedder_{reason}"
+    assert (finding.reason, finding.slot, finding.vector) == (said, None, None)
+    assert t.tier.counts[said] == 1
     t.embedder.fails = None
     found = await t.ask("c", SAME)
     if reason == "too_long":
@@ -116,6 +117,14 @@ async def test_one_text_that_the_model_does_not_take_spoils_no_other(t: Tiered) 
     assert (await t.tell("b", RESET)).vector is not None
     assert list(t.tier.known.questions) == [key_of("b")]
     assert t.served(await t.ask("c", SAME)) == "Click on it."
+
+
+async def test_a_question_that_is_too_long_for_the_model_is_not_learnt(t: Tiered) -> None:
+    assert isinstance(t.embedder, Paced)
+    await t.tell("z", RIVERS, "Danube and Wien.")
+    t.embedder.refused[RESET] = EmbedderError("too_long")
+    assert (await t.tell("a")).reason == "too_long"
+    assert list(t.tier.known.questions) == [key_of("z")]
 
 
 async def test_a_defect_of_the_embedder_is_its_own_and_leaves_nothing_half_done(t: Tiered) -> None:
@@ -145,8 +154,12 @@ async def test_an_answer_is_fetched_and_looked_at_before_it_is_served(t: Tiered,
     found = await t.ask("c", SAME)
     assert found.reason == reason
     assert (found.slot is None) == (change != "alive")
-    assert (t.tier.known.questions.get(key_of("a")) is None) == (reason == "gone")
-    assert t.tier.known.vectors == (1 if reason == "gone" else 2)
+    assert t.tier.known.questions.get(key_of("a")) is not None, "the store may only be down"
+    lost = change in ("purged", "expired")
+    assert await t.tier.known.sweep() == lost
+    assert (t.tier.known.questions.get(key_of("a")) is None) == lost
+    assert t.tier.known.vectors == (1 if lost else 2)
+    assert ((await t.ask("c", SAME)).slot is None) == (change != "alive")
 
 
 async def test_the_scope_that_asks_is_the_one_that_counts(t: Tiered) -> None:

@@ -11,8 +11,9 @@ import pytest
 from cache.match import Match
 from cache.semantic.embedder import EmbedderError
 from cache.semantic.questions import Row
+from cache.semantic.vectors import ROWS_AT_ONCE
 from tests.contract.stores import START, Clock, key_of
-from tests.support.tiers import AGAIN, RESET, RIVERS, SAME, Paced, Tiered, context_of, tiered
+from tests.support.tiers import AGAIN, MIB, RESET, RIVERS, SAME, Paced, Tiered, context_of, tiered
 
 CLICK, WRITE = "Click on it.", "Write to the support."
 
@@ -48,7 +49,8 @@ async def grouped(t: Tiered, **changes: float) -> None:
 @pytest.mark.parametrize("served", ["a", "b"])
 async def test_a_wrong_answer_is_not_served_again_to_who_asked_by_any_of_its_group(t: Tiered, served: str) -> None:
     await grouped(t)
-    t.tier.report(key_of("q"), key_of(served))
+    pairs = t.tier.report(key_of("q"), key_of(served))
+    assert sorted(pairs) == sorted((key_of("q"), key_of(name)) for name in "ab")
     found = await t.ask("q", SAME)
     assert (found.slot, found.reason) == (None, "reported_wrong")
     assert found.similarity == pytest.approx(1.0)
@@ -75,14 +77,43 @@ async def test_it_is_not_served_either_when_the_one_that_was_served_is_no_longer
     assert t.served(await t.ask("q", SAME)) != CLICK
 
 
-async def test_the_report_holds_over_a_restart(t: Tiered, clock: Clock, path: Path) -> None:
+@pytest.mark.parametrize("lost", ["", "a", "b"])
+@pytest.mark.parametrize("early", [True, False])
+async def test_the_report_holds_over_a_restart(t: Tiered, clock: Clock, path: Path, early: bool, lost: str) -> None:
+    """Also where the answer that was served is no longer there to say who shared it."""
     await grouped(t)
+    pairs = t.tier.report(key_of("q"), key_of("a"))
+    if lost:
+        await t.cache.purge(Match(key=key_of(lost)))
     await t.cache.flush()
     async with tiered(clock, path) as later:
-        later.tier.report(key_of("q"), key_of("a"))
-        await later.tier.known.restore()
+        if early:
+            later.tier.recall(pairs)
+        assert await later.tier.restore() == (2 if lost else 3)
+        if not early:
+            later.tier.recall(pairs)
         found = await later.ask("q", SAME)
         assert (found.slot, found.reason) == (None, "reported_wrong")
+        assert t.served(await later.ask("another", SAME)) == CLICK
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_one_of_a_group_that_is_wrong_for_another_leaves_it(
+    t: Tiered, clock: Clock, path: Path, early: bool
+) -> None:
+    await grouped(t)
+    pairs = t.tier.report(key_of("b"), key_of("a"))
+    assert pairs == [(key_of("b"), key_of("a"))]
+    assert (t.group("a"), t.group("b")) == ({key_of("a")}, {key_of("b")})
+    await t.cache.flush()
+    async with tiered(clock, path) as later:
+        if early:
+            later.tier.recall(pairs)
+        await later.tier.restore()
+        if not early:
+            assert later.group("a") == {key_of("a"), key_of("b")}, "what the store has kept is older than the report"
+            later.tier.recall(pairs)
+        assert (later.group("a"), later.group("b")) == ({key_of("a")}, {key_of("b")})
 
 
 async def test_the_right_answer_of_its_own_is_served_after_a_wrong_one(t: Tiered) -> None:
@@ -121,23 +152,30 @@ async def test_what_has_no_text_is_not_learnt(t: Tiered) -> None:
     assert (await t.ask("b", SAME)).reason == "first_in_context"
 
 
-async def test_an_answer_without_a_text_in_place_of_one_is_not_served_to_others(t: Tiered, clock: Clock) -> None:
-    """Asked anew after its life, the backend refused, or called a tool."""
+@pytest.mark.parametrize("asked", [True, False])
+async def test_an_answer_without_a_text_in_place_of_one_is_not_served_to_others(
+    t: Tiered, clock: Clock, asked: bool
+) -> None:
+    """Asked anew after its life, or renewed without the tier being asked: the backend refused, or called a tool."""
     await grouped(t, expires=START + 10)
     clock.time += 11
     for name in "ba":
-        await t.tell(name, RESET, "")
+        if asked:
+            await t.tell(name, RESET, "")
+        else:
+            await t.put(name, "")
+            t.renew(name)
+    assert list(t.tier.known.questions) == [key_of("z")]
+    assert t.tier.known.vectors == 1
     found = await t.ask("q", SAME)
     assert found.slot is None, "an answer that would not have been learnt"
     assert t.group("b") == {key_of("b")}
 
 
-async def test_a_question_that_is_too_long_for_the_model_is_not_learnt(t: Tiered) -> None:
-    assert isinstance(t.embedder, Paced)
-    await t.tell("z", RIVERS, "Danube and Wien.")
-    t.embedder.refused[RESET] = EmbedderError("too_long")
-    assert (await t.tell("a")).reason == "too_long"
-    assert list(t.tier.known.questions) == [key_of("z")]
+async def test_without_its_question_an_answer_is_not_learnt(t: Tiered) -> None:
+    await t.put("a", CLICK)
+    t.renew("a")
+    assert len(t.tier.known.questions) == 0
 
 
 async def test_one_that_is_learnt_twice_is_one(t: Tiered) -> None:
@@ -196,13 +234,15 @@ async def test_similar_ends_in_time(t: Tiered) -> None:
     assert caught.value.reason == "deadline"
 
 
-async def test_similar_lets_others_have_their_turns(t: Tiered) -> None:
-    vector = await t.embedder.embed([RESET], deadline=1)
-    for n in range(500):
-        t.tier.known.add(Row(key_of(f"{n}"), context_of(f"{n}"), RESET), vector[0])
-    turns, looking = 0, asyncio.create_task(t.tier.similar(SAME, above=0.9, seconds=30))
-    while not looking.done():
-        await asyncio.sleep(0)
-        turns += 1
-    assert len(await looking) == 500
-    assert turns > 5
+async def test_similar_lets_others_have_their_turns(clock: Clock) -> None:
+    count = 10 * ROWS_AT_ONCE
+    async with tiered(clock, max_bytes=8 * MIB) as t:
+        vector = await t.embedder.embed([RESET], deadline=1)
+        for n in range(count):
+            t.tier.known.add(Row(key_of(f"{n}"), context_of(f"{n}"), RESET), vector[0])
+        turns, looking = 0, asyncio.create_task(t.tier.similar(SAME, above=0.9, seconds=30))
+        while not looking.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len(await looking) == count
+        assert turns > 10

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.e2e.test_semantic_support import ASKED, REWORDED, TWICE_REWORDED, Json
+from tests.support.semantic import ASKED, REWORDED, TWICE_REWORDED, Json
 
 
 class EmbeddingServer:
