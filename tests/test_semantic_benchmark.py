@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.model]
 PAIRS = [
     {"id": "1", "a": "How do I reset my password?", "b": "how can i reset my password", "label": 1, "kind": "same"},
     {"id": "2", "a": "How do I turn Wi-Fi on?", "b": "How do I turn Wi-Fi off?", "label": 0, "kind": "antonym"},
-    {"id": "3", "a": "Is it safe to eat raw eggs?", "b": "Is it unsafe to eat raw eggs?", "label": 0, "kind": "antonym"},
+    {"id": "3", "a": "Are raw eggs safe?", "b": "Are raw eggs unsafe?", "label": 0, "kind": "antonym"},
 ]
 STREAM = [
     {"id": "1", "t": 0, "text": "How do I reset my password?", "answer": "password"},

@@ -187,6 +187,8 @@ class SemanticTier:
                 reason = "gone"  # or the store is down: `sweep` finds out
             elif not usable(slot):
                 reason = "expired"
+            elif row.key == query.key:
+                reason = "own_answer"  # that is the exact tier's to give, and it was not asked
             else:
                 self.known.questions.use(row.key)
                 return replace(finding, slot=slot, similarity=cosine)

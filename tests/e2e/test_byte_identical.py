@@ -39,7 +39,7 @@ CONTROLS = [
     ({"x-refrain-ttl": "1s"}, "exact"),
     ({"x-refrain-tags": "red"}, "exact"),
     ({"x-refrain-tier": "exact"}, "exact"),
-    ({"x-refrain-tier": "semantic"}, "bypass"),
+    ({"x-refrain-tier": "prefix"}, "bypass"),
     ({"prefer": "wait=1"}, "exact"),
     ({"anthropic-version": "2023-06-01"}, "miss"),
     ({"anthropic-beta": "x"}, "miss"),

@@ -59,7 +59,7 @@ BYPASSING: dict[str, Json] = {
     "no-store in the body": {"cache": {"no-store": True}},
     "tier off": {"path": "/uncached/v1"},
     "sampled: bypass": {"path": "/careful/v1"},
-    "another tier": {"headers": {"x-refrain-tier": "semantic"}},
+    "another tier": {"headers": {"x-refrain-tier": "prefix"}},
 }
 
 

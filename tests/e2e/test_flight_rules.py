@@ -66,7 +66,7 @@ NEVER_KEPT: dict[str, Json] = {
     "no life": {"headers": {"x-refrain-ttl": "0s"}},
     "store": {"store": True},
     "hosted tool": {"tools": [{"type": "web_search"}]},
-    "another tier": {"headers": {"x-refrain-tier": "semantic"}},
+    "another tier": {"headers": {"x-refrain-tier": "prefix"}},
 }
 
 

@@ -108,8 +108,8 @@ def test_two_letters_of_a_script_without_blanks_are_about_a_word(letters: str) -
     def text(length: int) -> str:
         return (letters * length)[:length]
 
-    assert isinstance(reason(text(2 * WORDS - 2)), Query)
-    assert reason(text(2 * WORDS + 2)) == "too_long"
+    assert isinstance(reason(text(2 * WORDS)), Query)
+    assert reason(text(2 * WORDS + 1)) == "too_long"
     assert reason(text(2 * WORDS - 10) + " and six words in English more") == "too_long"
     assert isinstance(reason("한국어는 띄어 쓴다 " * (WORDS // 3)), Query)
 

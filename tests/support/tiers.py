@@ -23,6 +23,7 @@ RESET = "How do I reset my password?"
 SAME = "how do I reset my password"
 AGAIN = "How do I reset my password!"
 RIVERS = "Which rivers cross Vienna?"
+CLICK = "Click on it."
 
 
 def context_of(name: str) -> bytes:
@@ -136,3 +137,19 @@ async def tiered(
     finally:
         await made.tier.aclose()
         await cache.aclose()
+
+
+async def grouped(t: Tiered, **changes: float) -> None:
+    """Three questions of one context: b and a have one answer, z another. The key of a is after that of b."""
+    await t.tell("z", RIVERS, "Danube and Wien.", **changes)
+    for name in "ba":
+        t.tier.learn(await t.ask(name, threshold=9.0), await t.put(name, CLICK, **changes))
+        await t.tier.compared()
+    assert t.group("a") == {key_of("a"), key_of("b")}
+
+
+async def written(path: Path, clock: Clock, **changes: float) -> None:
+    """Such three, in the file of a process that has ended."""
+    async with tiered(clock, path) as t:
+        await grouped(t, **changes)
+        await t.cache.flush()

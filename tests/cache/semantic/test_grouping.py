@@ -143,33 +143,36 @@ async def test_one_that_is_learnt_anew_is_compared_anew(t: Tiered) -> None:
     assert t.group("b") == ALL
 
 
-async def replaced_while_read(t: Tiered) -> None:
-    """The answer of a is replaced while it is read (in a thread, since it is long) to be compared with that of b."""
+async def replaced_while_read(t: Tiered, name: str = "a") -> None:
+    """An answer is replaced while that of a is read (in a thread, since it is long) to be compared with that of b, as
+    that of c has just been."""
     await t.tell("z", RIVERS, "Danube and Wien.")
-    await answered(t, "a", CLICK + " " * LONG_ANSWER)
-    await t.tier.compared()
+    for each, answer in (("c", CLICK), ("a", CLICK + " " * LONG_ANSWER)):
+        await answered(t, each, answer)
+        await t.tier.compared()
     t.renew("a")  # so that it has to be read again
     await answered(t, "b", CLICK, SAME)
     waiting = asyncio.create_task(t.tier.compared())
     for _ in range(2):
         await asyncio.sleep(0)
     assert not waiting.done()
-    t.cache.front.keep(make_entry("a", body=WRITE.encode()))
-    t.renew("a")
+    t.cache.front.keep(make_entry(name, body=WRITE.encode()))
+    t.renew(name)
     await waiting
 
 
-async def test_an_answer_that_is_replaced_while_it_is_compared_is_in_no_group(t: Tiered) -> None:
-    await replaced_while_read(t)
-    assert t.group("b") == {key_of("b")}
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+async def test_an_answer_that_is_replaced_while_it_is_compared_is_in_no_group(t: Tiered, name: str) -> None:
+    await replaced_while_read(t, name)
+    assert t.group(name) == {key_of(name)}
 
 
 async def test_what_was_read_of_the_former_answer_is_not_used_for_the_new_one(t: Tiered) -> None:
     await replaced_while_read(t)
     t.renew("b")  # whatever group it is in
-    await answered(t, "c", CLICK)
+    await answered(t, "d", CLICK)
     await t.tier.compared()
-    assert key_of("a") not in t.group("c")
+    assert key_of("a") not in t.group("d")
 
 
 @pytest.mark.parametrize("changed", ["a", "b"])

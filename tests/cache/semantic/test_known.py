@@ -1,21 +1,17 @@
-"""What is known over a restart, within its bytes, and no longer than the cache has it."""
+"""What is known, within its bytes, and no longer than the cache has it."""
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cache.match import Match
-from cache.question import Question
 from cache.semantic.known import LEAST, PAGE, Known
 from cache.semantic.questions import ROW_OVERHEAD, Row
-from cache.stores.base import StoreUnavailable
 from tests.contract.stores import START, Clock, key_of
 from tests.support.embedders import DIMENSIONS
-from tests.support.tiers import MIB, RESET, RIVERS, SAME, Paced, context_of, memory_cache, tiered
+from tests.support.tiers import MIB, RESET, SAME, Paced, context_of, memory_cache, tiered, written
 
 HERE = np.eye(DIMENSIONS, dtype=np.float32)[0]
 
@@ -36,131 +32,6 @@ def known(clock: Clock, *, max_bytes: int = MIB) -> Known:
 
 def row(name: str, context: str = "c") -> Row:
     return Row(key_of(name), context_of(context), RESET)
-
-
-async def written(path: Path, clock: Clock, **more: float) -> None:
-    """Three questions of one context: a and b have one answer, z another."""
-    async with tiered(clock, path) as t:
-        await t.tell("b", RESET, "Click on it.", **more)
-        await t.tell("z", RIVERS, "Danube and Wien.", **more)
-        t.tier.learn(await t.ask("a", SAME, threshold=9.0), await t.put("a", "Click on it.", **more))
-        await t.tier.compared()
-        assert t.group("a") == {key_of("a"), key_of("b")}
-        await t.cache.flush()
-
-
-# Over a restart
-
-
-async def test_questions_vectors_and_groups_are_there_again(path: Path, clock: Clock) -> None:
-    await written(path, clock)
-    async with tiered(clock, path) as t:
-        assert await t.tier.restore() == 3
-        assert (len(t.tier.known.questions), t.tier.known.vectors) == (3, 3)
-        assert t.group("a") == t.group("b") == {key_of("a"), key_of("b")}
-        assert t.served(await t.ask("c", SAME)) == "Click on it."
-        assert t.embedded == [SAME]
-
-
-@pytest.mark.parametrize("names", ["abcd", "dcba", "bdac"])
-async def test_groups_are_there_again_in_whatever_order_they_are_read(path: Path, clock: Clock, names: str) -> None:
-    """Keys are digests, so whether the later of two is read first is chance."""
-    async with tiered(clock, path) as t:
-        for name in names:
-            t.tier.learn(await t.ask(name, threshold=9.0), await t.put(name, "Click on it."))
-            await t.tier.compared()
-        whole = t.group("a")
-        assert len(whole) == 4
-        await t.cache.flush()
-    async with tiered(clock, path) as t:
-        await t.tier.restore()
-        assert t.group("a") == whole
-
-
-async def test_vectors_of_another_embedder_are_made_again(path: Path, clock: Clock) -> None:
-    await written(path, clock)
-    async with tiered(clock, path, embedder=Paced(identity="another")) as t:
-        assert await t.tier.restore() == 3
-        assert t.tier.known.vectors == 0
-        assert t.group("a") == {key_of("a"), key_of("b")}
-        assert t.served(await t.ask("c", SAME)) == "Click on it."
-        assert len(t.embedded) == 4
-        assert t.tier.known.vectors == 3
-        await t.tier.compared()
-        await t.cache.flush()
-        assert {q.embedder for q in await t.cache.questions(after=b"", limit=9)} == {"another"}
-
-
-@pytest.mark.parametrize(
-    "vector",
-    [
-        b"",
-        HERE.tobytes()[:-4],
-        HERE.tobytes() + bytes(4),
-        np.full(DIMENSIONS, np.nan, np.float32).tobytes(),
-        np.full(DIMENSIONS, np.inf, np.float32).tobytes(),
-        np.full(DIMENSIONS, 1e30, np.float32).tobytes(),
-        (HERE * 1.01).tobytes(),
-        (HERE * 0.99).tobytes(),
-        bytes(4 * DIMENSIONS),
-    ],
-    ids=["none", "short", "long", "nan", "inf", "huge", "over", "under", "zero"],
-)
-async def test_a_damaged_vector_is_made_again(path: Path, clock: Clock, vector: bytes) -> None:
-    async with tiered(clock, path) as t:
-        await t.put("a", "Click on it.")
-        await t.cache.note(Question(key_of("a"), context_of("c"), RESET, "placed", vector))
-        await t.cache.flush()
-        assert await t.tier.restore() == 1
-        assert t.tier.known.vectors == 0
-        assert t.served(await t.ask("c", SAME)) == "Click on it."
-
-
-async def test_what_is_there_is_not_disturbed(path: Path, clock: Clock) -> None:
-    await written(path, clock)
-    async with tiered(clock, path) as t:
-        finding = await t.ask("b", "What else?", context="d")
-        t.tier.learn(finding, await t.put("b", "Something else."))
-        t.tier.learn(await t.ask("y", RIVERS, context="d"), await t.put("y", "Danube and Wien."))
-        now = t.tier.known.questions.get(key_of("b"))
-        await t.tier.compared()
-        await t.tier.restore()
-        assert t.tier.known.questions.get(key_of("b")) is now
-        assert t.group("a") == {key_of("a")}, "what b says now is not what it said"
-        assert t.served(await t.ask("q", "What else?", context="d")) == "Something else."
-        found = await t.ask("c", SAME)
-        assert found.slot is not None
-        assert found.slot.entry.key == key_of("a"), "b has left this context"
-
-
-async def test_many_pages_are_read_and_others_have_their_turns(path: Path, clock: Clock) -> None:
-    count = 2 * PAGE + 1
-    async with tiered(clock, path, max_bytes=8 * MIB) as t:
-        for n in range(count):
-            await t.put(f"{n}", "Click on it.")
-            await t.cache.note(Question(key_of(f"{n}"), context_of(f"{n % 100}"), RESET, "placed", HERE.tobytes()))
-        await t.cache.flush()
-        turns, reading = 0, asyncio.create_task(t.tier.restore())
-        while not reading.done():
-            await asyncio.sleep(0)
-            turns += 1
-        assert await reading == count
-        assert turns > 3
-        assert (len(t.tier.known.questions), t.tier.known.vectors) == (count, count)
-
-
-async def test_a_store_that_is_down_says_so_and_leaves_what_is_known(path: Path, clock: Clock) -> None:
-    await written(path, clock)
-    async with tiered(clock, path) as t:
-        await t.tier.restore()
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("DROP TABLE questions")
-        with pytest.raises(StoreUnavailable):
-            await t.tier.restore()
-        await t.cache.aclose()
-        with pytest.raises(StoreUnavailable):
-            await t.tier.known.sweep()
-        assert len(t.tier.known.questions) == 3
 
 
 # No longer than the cache has it

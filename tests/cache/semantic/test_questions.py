@@ -129,21 +129,24 @@ def test_only_so_many_of_a_context_wait_for_their_vectors() -> None:
     assert questions.get(key_of("1")) is not None
 
 
+@pytest.mark.parametrize("length", [4, 1000])
 @pytest.mark.parametrize("letter", ["a", "é", "字", "😀"])
-def test_the_bytes_charged_are_at_least_those_taken(letter: str) -> None:
-    """Texts of 1,000 characters, in whatever script."""
-    count = 300
+def test_the_bytes_charged_are_at_least_those_taken(letter: str, length: int) -> None:
+    """In whatever script, each in a context of its own, and each two of one answer."""
+    count = 700  # just after the tables have grown
     questions = Questions(1 << 30)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for n in range(count):
-            one = Row(key_of(f"{n}"), key_of(f"context {n}"), f"{n:04}" + letter * 996, key_of(f"answer {n}"))
-            questions.add(one, bare=True)
+            text = f"{n:03}" + letter * (length - 3)
+            questions.add(Row(key_of(f"{n}"), key_of(f"context {n}"), text, key_of(f"answer {n}")), bare=True)
+            if n % 2:
+                questions.merge(key_of(f"{n - 1}"), key_of(f"{n}"))
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert taken <= questions.bytes
+    assert questions.bytes / 2 < taken <= questions.bytes
 
 
 # Against a plain model

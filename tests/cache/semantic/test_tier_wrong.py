@@ -13,9 +13,9 @@ from cache.semantic.embedder import EmbedderError
 from cache.semantic.questions import Row
 from cache.semantic.vectors import ROWS_AT_ONCE
 from tests.contract.stores import START, Clock, key_of
-from tests.support.tiers import AGAIN, MIB, RESET, RIVERS, SAME, Paced, Tiered, context_of, tiered
+from tests.support.tiers import AGAIN, CLICK, MIB, RESET, RIVERS, SAME, Paced, Tiered, context_of, grouped, tiered
 
-CLICK, WRITE = "Click on it.", "Write to the support."
+WRITE = "Write to the support."
 
 
 @pytest.fixture
@@ -32,15 +32,6 @@ def path(tmp_path: Path) -> Path:
 async def t(clock: Clock, path: Path) -> AsyncIterator[Tiered]:
     async with tiered(clock, path) as made:
         yield made
-
-
-async def grouped(t: Tiered, **changes: float) -> None:
-    """Two questions with one answer. The key of a is after that of b."""
-    await t.tell("z", RIVERS, "Danube and Wien.")
-    for name in "ba":
-        t.tier.learn(await t.ask(name, threshold=9.0), await t.put(name, CLICK, **changes))
-        await t.tier.compared()
-    assert t.group("a") == {key_of("a"), key_of("b")}
 
 
 # Reported wrong
@@ -77,43 +68,23 @@ async def test_it_is_not_served_either_when_the_one_that_was_served_is_no_longer
     assert t.served(await t.ask("q", SAME)) != CLICK
 
 
-@pytest.mark.parametrize("lost", ["", "a", "b"])
-@pytest.mark.parametrize("early", [True, False])
-async def test_the_report_holds_over_a_restart(t: Tiered, clock: Clock, path: Path, early: bool, lost: str) -> None:
-    """Also where the answer that was served is no longer there to say who shared it."""
+async def test_one_of_a_group_that_is_wrong_for_another_leaves_it(t: Tiered) -> None:
     await grouped(t)
-    pairs = t.tier.report(key_of("q"), key_of("a"))
-    if lost:
-        await t.cache.purge(Match(key=key_of(lost)))
-    await t.cache.flush()
-    async with tiered(clock, path) as later:
-        if early:
-            later.tier.recall(pairs)
-        assert await later.tier.restore() == (2 if lost else 3)
-        if not early:
-            later.tier.recall(pairs)
-        found = await later.ask("q", SAME)
-        assert (found.slot, found.reason) == (None, "reported_wrong")
-        assert t.served(await later.ask("another", SAME)) == CLICK
-
-
-@pytest.mark.parametrize("early", [True, False])
-async def test_one_of_a_group_that_is_wrong_for_another_leaves_it(
-    t: Tiered, clock: Clock, path: Path, early: bool
-) -> None:
-    await grouped(t)
-    pairs = t.tier.report(key_of("b"), key_of("a"))
-    assert pairs == [(key_of("b"), key_of("a"))]
+    assert t.tier.report(key_of("b"), key_of("a")) == [(key_of("b"), key_of("a"))]
     assert (t.group("a"), t.group("b")) == ({key_of("a")}, {key_of("b")})
-    await t.cache.flush()
-    async with tiered(clock, path) as later:
-        if early:
-            later.tier.recall(pairs)
-        await later.tier.restore()
-        if not early:
-            assert later.group("a") == {key_of("a"), key_of("b")}, "what the store has kept is older than the report"
-            later.tier.recall(pairs)
-        assert (later.group("a"), later.group("b")) == ({key_of("a")}, {key_of("b")})
+
+
+@pytest.mark.parametrize("evicted", ["", "ab"])
+async def test_one_that_joins_a_group_that_was_reported_is_not_served_either(t: Tiered, evicted: str) -> None:
+    await t.tell("c", RESET, WRITE)
+    await grouped(t)
+    t.tier.report(key_of("q"), key_of("a"))
+    t.tier.learn(await t.ask("c", threshold=9.0), await t.put("c", CLICK))
+    await t.tier.compared()
+    assert t.group("c") == {key_of(name) for name in "abc"}
+    for name in evicted:
+        t.tier.known.forget(key_of(name))
+    assert (await t.ask("q", SAME)).slot is None
 
 
 async def test_the_right_answer_of_its_own_is_served_after_a_wrong_one(t: Tiered) -> None:

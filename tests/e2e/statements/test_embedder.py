@@ -99,7 +99,7 @@ def test_33_a_failing_embedder_leaves_exact_reuse_alone_after_a_restart(
         room = Room(gw, system=SYSTEM)
         again = room.ask(ASKED)
         assert (outcome(again), text_of(again)) == ("exact", before)
-        room.refuses(OTHER)
+        room.refuses("How far away is the moon?")
         assert gw.client.get("/readyz").status_code == 200
         server.status = 200
         until(lambda: stats(gw)["vectors"] == 2)

@@ -442,7 +442,12 @@ def test_statement_22_without_being_asked_nothing_stale_is_served(gw: Running, u
 
 @pytest.mark.parametrize(
     ("tier", "outcomes"),
-    [("exact", ["miss", "exact"]), ("semantic", ["bypass", "bypass"]), ("EXACT, semantic", ["miss", "exact"])],
+    [
+        ("exact", ["miss", "exact"]),
+        ("semantic", ["miss", "miss"]),
+        ("prefix", ["bypass", "bypass"]),
+        ("EXACT, semantic", ["miss", "exact"]),
+    ],
 )
 def test_statement_22_a_request_may_narrow_the_tiers(
     gw: Running, up: Upstream, prompt: str, tier: str, outcomes: list[str]
