@@ -162,9 +162,9 @@ class ExactCache:
         `limit` are the last. Raises StoreUnavailable."""
         return await self._source.questions(after=after, limit=limit)
 
-    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Those of these keys whose entry may still be kept. `get` has the last word: this knows nothing of what the
-        store was to give up and could not. Raises StoreUnavailable."""
+    async def known(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+        """Those of these keys whose entry may still be kept, and when that was made. `get` has the last word: this
+        knows nothing of what the store was to give up and could not. Raises StoreUnavailable."""
         return await self._source.known(keys)
 
     async def stats(self) -> dict[str, StoreStats]:

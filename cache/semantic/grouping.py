@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 class Grouping:
     """`answer_text` gives the text of an entry's answer, None where it has none to compare. `apart` says of two sets of
-    keys that an answer of the one is known to differ from one of the other."""
+    keys that an answer of the one is known to differ from one of the other; `merged` is told which share one."""
 
     def __init__(
         self,
@@ -33,11 +33,13 @@ class Grouping:
         known: Known,
         answer_text: Callable[[Entry], str | None],
         apart: Callable[[Set[bytes], Set[bytes]], bool],
+        merged: Callable[[Set[bytes]], None],
     ) -> None:
         self._cache = cache
         self._known = known
         self._answer_text = answer_text
         self._apart = apart
+        self._merged = merged
         self._gists: OrderedDict[bytes, tuple[Row, Gist]] = OrderedDict()
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue(MAX_WAITING)
         self._task = asyncio.create_task(self._work())
@@ -52,6 +54,7 @@ class Grouping:
         questions = self._known.questions
         if not self._apart(questions.group_of(one), questions.group_of(other)):
             questions.merge(one, other)
+            self._merged(questions.group_of(one))
 
     async def done(self) -> None:
         """Return when nothing waits to be compared."""

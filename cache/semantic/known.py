@@ -11,7 +11,7 @@ import numpy as np
 from cache.exact import ExactCache
 from cache.question import Question
 from cache.semantic.embedder import Embedder
-from cache.semantic.questions import Questions, Row
+from cache.semantic.questions import Questions, Row, name_of
 
 if TYPE_CHECKING:
     from cache.semantic.index import Index
@@ -101,17 +101,20 @@ class Known:
         links: list[tuple[bytes, bytes]] = []  # names; of a pair one may come much later
         while page := await self._cache.questions(after=after, limit=PAGE):
             after = page[-1].key
+            there = await self._cache.known([question.key for question in page])
             for question in page:
-                if self.questions.get(question.key) is not None:
+                if self.questions.get(question.key) is not None or question.key not in there:
                     continue
                 own, *others = question.same or (b"",)
-                row = Row(question.key, question.context, question.text, own)
+                if own != (name := name_of(question.key, there[question.key])):
+                    others = []  # that was another answer
+                row = Row(question.key, question.context, question.text, name)
                 if not self.questions.fits(row) or not self.add(row, self._vector_of(question)):
                     _log.warning("semantic index: full after %d questions; the others are left out", taken)
                     return taken, _pairs(keys, links)
                 taken += 1
-                keys[own] = row.key
-                links += ((own, other) for other in others)
+                keys[name] = row.key
+                links += ((name, other) for other in others)
             _log.info("semantic index: %d questions read", taken)
             await asyncio.sleep(0)
         return taken, _pairs(keys, links)

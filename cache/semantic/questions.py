@@ -6,6 +6,9 @@ answer speaks for a match, one with another answer against it.
 
 import sys
 from collections.abc import Hashable, Iterator
+from struct import Struct
+
+from cache.framing import digest
 
 ROW_OVERHEAD = 620
 """Bytes charged for a question beyond its text: key, context, objects, places in two tables (measured: 520 to 600)."""
@@ -13,6 +16,14 @@ ROW_OVERHEAD = 620
 MAX_BARE = 64
 """Questions of one context that may wait for their vectors: while the embedder is down, later ones push out the
 earliest."""
+
+
+_time = Struct("<d").pack
+
+
+def name_of(key: bytes, made: float) -> bytes:
+    """32 bytes that name the answer of this key that was made then (wall-clock seconds)."""
+    return digest("refrain.answer.1", [key, _time(made)])
 
 
 class Group:

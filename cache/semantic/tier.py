@@ -15,20 +15,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from struct import Struct
 
 from cache.entry import Entry
 from cache.exact import ExactCache
-from cache.framing import digest
 from cache.semantic.embedder import Embedder, EmbedderError
 from cache.semantic.grouping import Grouping
 from cache.semantic.known import Known, Vector
-from cache.semantic.questions import Row
+from cache.semantic.questions import Row, name_of
 from cache.semantic.vectors import Vectors
 from cache.semantic.verifier import DEFAULT_THRESHOLD, NEIGHBOURS, Candidate, verify
 from cache.stores.memory import Slot
-
-_time = Struct("<d").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,8 @@ class SemanticTier:
         self._cache = cache
         self._answer_text = answer_text
         self._wrong: dict[bytes, set[bytes]] = {}  # by the key that asked: keys whose answers were wrong for it
-        self._grouping = Grouping(cache, self.known, answer_text, self._apart)
+        self._askers: dict[bytes, set[bytes]] = {}  # the same the other way round
+        self._grouping = Grouping(cache, self.known, answer_text, self._apart, self._merged)
         self._vectors = Vectors(self.known, embedder, self._embedded)
         self.similar = self._vectors.similar
 
@@ -104,7 +101,7 @@ class SemanticTier:
         neighbours: tuple[bytes, ...] = ()
         if finding is not None and finding.embedder == self.embedder.identity:
             vector, neighbours = finding.vector, finding.neighbours
-        row = Row(key, context, text, digest("refrain.answer.1", [key, _time(entry.created)]))
+        row = Row(key, context, text, name_of(key, entry.created))
         if former is not None:
             self.known.questions.replace(row)
         else:
@@ -122,6 +119,7 @@ class SemanticTier:
         """What `report` has given before."""
         for asked, served in pairs:
             self._wrong.setdefault(asked, set()).add(served)
+            self._askers.setdefault(served, set()).add(asked)
             if served in self.known.questions.group_of(asked):
                 self.known.questions.leave(asked)
 
@@ -198,6 +196,11 @@ class SemanticTier:
         """An earlier question has its vector, and so its neighbours."""
         near = self.known.index.search(row.context, vector, NEIGHBOURS) if self.known.index is not None else ()
         self._grouping.add(row, vector, [key for key, _ in near if key != row.key])
+
+    def _merged(self, keys: Set[bytes]) -> None:
+        """These have one answer: what was wrong of one for a question is so of all."""
+        for key in self._askers.keys() & keys:
+            self.recall([(asked, other) for asked in self._askers[key] for other in keys - {asked}])
 
     def _apart(self, some: Set[bytes], others: Set[bytes]) -> bool:
         """Is an answer of one set known to be wrong for a question of the other?"""

@@ -26,8 +26,8 @@ class Vectors:
 
     async def of(self, text: str, bare: Sequence[Row]) -> Vector:
         """The vector of this text; those of earlier questions are made in the same batch. Raises EmbedderError."""
-        waits = [asyncio.shield(self._make(row)) for row in bare[:BARE_AT_ONCE]]
-        [mine], *_ = await asyncio.gather(self._embedder.embed([text], deadline=DEADLINE), *waits)
+        made = asyncio.gather(*(asyncio.shield(self._make(row)) for row in bare[:BARE_AT_ONCE]), return_exceptions=True)
+        [mine], _ = await asyncio.gather(self._embedder.embed([text], deadline=DEADLINE), made)
         vector: Vector = mine
         return vector
 

@@ -68,9 +68,9 @@ class Store(Protocol):
         than `after` on (b"" is before all). There are fewer than `limit` only where the last is among them."""
         ...
 
-    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Those of these keys that have an entry that may still be kept, those on their way to disk included. Reads no
-        values, and is no use of the entries."""
+    async def known(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+        """Those of these keys that have an entry that may still be kept, and when that was made (Entry.created); those
+        on their way to disk included. Reads no values, and is no use of the entries."""
         ...
 
     async def stats(self) -> StoreStats: ...

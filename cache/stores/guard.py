@@ -66,7 +66,7 @@ class GuardedStore:
     async def questions(self, *, after: bytes, limit: int) -> list[Question]:
         return await self._guarded(SLOW_DEADLINE, self._store.questions, after=after, limit=limit)
 
-    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
+    async def known(self, keys: Sequence[bytes]) -> dict[bytes, float]:
         return await self._guarded(SLOW_DEADLINE, self._store.known, keys)
 
     async def stats(self) -> StoreStats:

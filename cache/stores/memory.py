@@ -181,8 +181,8 @@ class MemoryStore:
     async def questions(self, *, after: bytes, limit: int) -> list[Question]:
         return []
 
-    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
-        return {slot.entry.key async for slot in self._alive(keys)}
+    async def known(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+        return {slot.entry.key: slot.entry.created async for slot in self._alive(keys)}
 
     async def stats(self) -> StoreStats:
         return StoreStats(len(self._slots), self._bytes + self._reserved, self._max_bytes, self._evicted, self._corrupt)

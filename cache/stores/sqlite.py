@@ -72,7 +72,7 @@ class SQLiteStore:
         await self.flush()
         return await self._lister.questions(after, self._now(), limit)
 
-    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
+    async def known(self, keys: Sequence[bytes]) -> dict[bytes, float]:
         return await self._lister.known(keys, self._now())
 
     async def stats(self) -> StoreStats:

@@ -48,8 +48,8 @@ class Reader:
         """Up to `limit` questions of live entries, by key, from the first key greater than `after` on."""
         return await self._run(self._questions, after, now, limit)
 
-    async def known(self, keys: Sequence[bytes], now: float) -> set[bytes]:
-        """Those of these keys that have a live entry, written or waiting to be."""
+    async def known(self, keys: Sequence[bytes], now: float) -> dict[bytes, float]:
+        """Those of these keys that have a live entry, written or waiting to be, and when it was made."""
         return await self._run(self._known, keys, now)
 
     async def totals(self) -> tuple[int, int]:
@@ -111,8 +111,8 @@ class Reader:
             self._writer.forget_question(key)
             return None
 
-    def _known(self, connection: sqlite3.Connection, keys: Sequence[bytes], now: float) -> set[bytes]:
-        found: set[bytes] = set()
+    def _known(self, connection: sqlite3.Connection, keys: Sequence[bytes], now: float) -> dict[bytes, float]:
+        found: dict[bytes, float] = {}
         for start in range(0, len(keys), KEYS_PER_QUERY):
             written = []
             for key in keys[start : start + KEYS_PER_QUERY]:
@@ -121,7 +121,7 @@ class Reader:
                 if waiting is None:
                     written.append(key)
                 elif waiting.entry is not None and waiting.entry.keep_until > now:
-                    found.add(key)
+                    found[key] = waiting.entry.created
             found |= table.live(connection, written, now)
         return found
 

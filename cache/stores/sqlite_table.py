@@ -159,11 +159,12 @@ def value_of(connection: sqlite3.Connection, key: bytes, max_length: int) -> tup
     return row
 
 
-def live(connection: sqlite3.Connection, keys: Sequence[bytes], now: float) -> set[bytes]:
-    """Those of these keys whose entry may still be kept."""
+def live(connection: sqlite3.Connection, keys: Sequence[bytes], now: float) -> dict[bytes, float]:
+    """Those of these keys whose entry may still be kept, and when that was made."""
     marks = ", ".join("?" * len(keys))
-    query = " ".join(["SELECT key FROM entries WHERE keep_until > ? AND key IN (", marks, ")"])
-    return {key for (key,) in connection.execute(query, (now, *keys))}
+    query = " ".join(["SELECT key, created FROM entries WHERE keep_until > ? AND key IN (", marks, ")"])
+    # Whatever stands in the file: a time that is none would be no answer's.
+    return {key: made for key, made in connection.execute(query, (now, *keys)) if isinstance(made, float)}
 
 
 def newest(connection: sqlite3.Connection, match: Match, now: float) -> Iterator[bytes]:

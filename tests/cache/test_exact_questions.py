@@ -64,9 +64,9 @@ async def test_the_front_alone_knows_its_keys_and_keeps_no_questions(clock: Cloc
     await put(cache, "b")
     await cache.note(make_question("a"))
     assert await cache.questions(after=b"", limit=9) == []
-    assert await cache.known(ALL) == set(ALL[:2])
+    assert set(await cache.known(ALL)) == set(ALL[:2])
     clock.time += 60
-    assert await cache.known(ALL) == {key_of("b")}
+    assert set(await cache.known(ALL)) == {key_of("b")}
     await cache.aclose()
 
 
@@ -74,9 +74,9 @@ async def test_the_store_knows_what_the_front_has_no_room_for(disk: ExactCache) 
     await put(disk, "a")
     await put(disk, "b")
     disk.front.discard(key_of("a"))
-    assert await disk.known(ALL) == set(ALL[:2])
+    assert set(await disk.known(ALL)) == set(ALL[:2])
     await disk.purge(Match(key=key_of("a")))
-    assert await disk.known(ALL) == {key_of("b")}
+    assert set(await disk.known(ALL)) == {key_of("b")}
 
 
 async def test_a_dead_store_loses_a_note_and_says_so_elsewhere(disk: ExactCache, path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_a_dead_store_loses_a_note_and_says_so_elsewhere(disk: ExactCache,
         await disk.note(make_question("a"))
         with pytest.raises(StoreUnavailable):
             await disk.questions(after=b"", limit=9)
-        assert await disk.known(ALL) == {key_of("a")}, "readers do not wait for writers"
+        assert set(await disk.known(ALL)) == {key_of("a")}, "readers do not wait for writers"
     await disk.aclose()
     await disk.note(make_question("a"))
     for call in (disk.questions(after=b"", limit=9), disk.known(ALL)):

@@ -53,8 +53,8 @@ class Scripted:
     async def questions(self, *, after: bytes, limit: int) -> list[Question]:
         return await self.answer([make_question("a", context=after)] * limit)
 
-    async def known(self, keys: Sequence[bytes]) -> set[bytes]:
-        return await self.answer(set(keys))
+    async def known(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+        return await self.answer(dict.fromkeys(keys, 1.0))
 
     async def stats(self) -> StoreStats:
         return await self.answer(StoreStats(1, 2, 3))
@@ -123,7 +123,7 @@ async def test_calls_go_through(guarded: GuardedStore, inner: Scripted) -> None:
     await guarded.note(make_question("a"))
     assert inner.noted == make_question("a")
     assert await guarded.questions(after=KEY, limit=2) == [make_question("a", context=KEY)] * 2
-    assert await guarded.known([KEY]) == {KEY}
+    assert set(await guarded.known([KEY])) == {KEY}
     assert await guarded.stats() == StoreStats(1, 2, 3)
     await guarded.flush()
     await guarded.aclose()

@@ -184,7 +184,7 @@ asyncio.run(main())
     store = await open_store()
     found = await store.questions(after=b"", limit=999)
     assert found
-    assert await store.known([question.key for question in found]) == {question.key for question in found}
+    assert set(await store.known([question.key for question in found])) == {question.key for question in found}
     assert sql(path, "SELECT count(*) FROM questions") == [(len(found),)]
     assert sql(path, "PRAGMA integrity_check") == [("ok",)]
     assert_accounts_are_right(path)
@@ -297,7 +297,7 @@ async def test_an_entry_that_cannot_be_read_takes_its_question_along(open_store:
     await store.flush()
     sql(path, "UPDATE entries SET value = x'00' WHERE key = ?", A)
     assert await store.get(A) is None
-    assert await store.known([A, B]) == {B}
+    assert set(await store.known([A, B])) == {B}
     assert await names_of(store) == ["b"]
 
 
@@ -338,7 +338,7 @@ async def test_a_put_and_its_note_are_written_together_or_not_at_all(open_store:
         await store.put(make_entry("later"))
         await store.flush()
         database.execute("DROP TRIGGER refuse")
-    assert await store.known([A, key_of("0"), key_of("later")]) == {key_of("later")}
+    assert set(await store.known([A, key_of("0"), key_of("later")])) == {key_of("later")}
     assert (await store.stats()).dropped == OPS_PER_TRANSACTION + 1
     await put(store, "a")
     assert await names_of(store) == ["a"]
@@ -379,7 +379,7 @@ async def test_reading_questions_needs_no_turn_of_the_writer_but_its_flush(open_
     with closing(sqlite3.connect(path, isolation_level=None)) as neighbour:
         neighbour.execute("BEGIN IMMEDIATE")
         await store.put(make_entry("b"))
-        assert await store.known([A, B]) == {A, B}, "one is written, one waits"
+        assert set(await store.known([A, B])) == {A, B}, "one is written, one waits"
         with pytest.raises(StoreUnavailable, match="locked"):
             await store.questions(after=b"", limit=9)
 
@@ -547,7 +547,7 @@ async def test_five_thousand_come_back_in_pages_and_hold_nobody_up(open_store: O
         found += page
         assert await store.get(key_of("7")) is not None
     assert found == sorted(questions, key=lambda question: question.key)
-    assert await store.known([question.key for question in found] + [bytes(32)]) == {q.key for q in found}
+    assert set(await store.known([question.key for question in found] + [bytes(32)])) == {q.key for q in found}
 
 
 async def test_two_processes_share_questions(open_store: Open) -> None:
@@ -561,4 +561,4 @@ async def test_two_processes_share_questions(open_store: Open) -> None:
     assert await names_of(one) == [{"a": "changed", "b": "b"}[name] for name in by_key("a", "b")]
     await other.purge(Match(key=B))
     assert await names_of(one) == ["changed"]
-    assert await one.known([A, B]) == {A}
+    assert set(await one.known([A, B])) == {A}

@@ -186,7 +186,7 @@ async def test_what_goes_for_space_takes_its_question_along(open_store: Open) ->
     assert await small.get(key_of("99")) is not None
     questions = await every(small)
     keys = [question.key for question in questions]
-    assert await small.known(keys) == set(keys)
+    assert set(await small.known(keys)) == set(keys)
 
 
 async def test_concurrent_notes_puts_and_purges_leave_a_whole(kind: Kind, store: Store) -> None:
@@ -218,12 +218,12 @@ async def test_known_are_the_keys_of_entries_that_may_still_be_kept(store: Store
     if flushed:
         await store.flush()
     asked = [key_of(name) for name in ("a", "b", "z", "c", "b")] + [b"", bytes(32), key_of("a")[:-1]]
-    assert await store.known(asked) == {key_of(name) for name in "abc"}
-    assert await store.known(asked[1:3]) == {key_of("b")}
-    assert await store.known([]) == set()
+    assert set(await store.known(asked)) == {key_of(name) for name in "abc"}
+    assert set(await store.known(asked[1:3])) == {key_of("b")}
+    assert set(await store.known([])) == set()
     await store.purge(Match(key=key_of("c")))
     clock.time = START + 60
-    assert await store.known(asked) == {key_of("b")}
+    assert set(await store.known(asked)) == {key_of("b")}
 
 
 async def test_known_of_what_waits_and_what_is_written(store: Store) -> None:
@@ -234,7 +234,7 @@ async def test_known_of_what_waits_and_what_is_written(store: Store) -> None:
     await store.put(make_entry("waits"))
     await store.put(make_entry("waits, but dead", keep_until=START))
     asked = [key_of(n) for n in ("written", "written and replaced", "waits", "waits, but dead")]
-    assert await store.known(asked) == {key_of("written"), key_of("waits")}
+    assert set(await store.known(asked)) == {key_of("written"), key_of("waits")}
 
 
 async def test_thousands_of_keys(store: Store) -> None:
@@ -243,7 +243,7 @@ async def test_thousands_of_keys(store: Store) -> None:
         if n == 1500:
             await store.flush()
     keys = [key_of(f"{n}") for n in range(3000)]
-    assert await store.known(keys) == set(keys[::3])
+    assert set(await store.known(keys)) == set(keys[::3])
 
 
 async def test_to_be_known_is_no_use(store: Store, open_store: Open) -> None:
@@ -257,4 +257,4 @@ async def test_to_be_known_is_no_use(store: Store, open_store: Open) -> None:
     assert len(await small.known([key_of("a")])) == 1
     await small.put(entries[3])
     await small.flush()
-    assert await small.known([key_of(name) for name in "abcd"]) == {key_of(name) for name in "bcd"}
+    assert set(await small.known([key_of(name) for name in "abcd"])) == {key_of(name) for name in "bcd"}

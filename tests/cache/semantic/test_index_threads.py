@@ -75,6 +75,7 @@ def test_adding_removing_dropping_and_searching_at_once(room: int) -> None:
     index.close()
     assert wrong == []
     assert min(searches) > 50
+    index.add(b"0", b"0/0", vectors[0])  # a layer placed at the very end may have made it too much
     assert 0 < index.bytes <= room
     assert len(index) == index.size(b"0") + index.size(b"1")
     for place in (b"0", b"1"):
