@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks import hits, streams
+from benchmarks import embedding, hits, index, meaning, streams
 from benchmarks.report import Figures, Row, table
 from tests.support.process import ROOT, environment
 
@@ -55,3 +55,27 @@ def test_streams() -> None:
     assert f["stream_kb"] < 128  # memory that was free before may serve: it may be below 0
     others = ["<= 20 ms", ">= 0.35x", "<= +1 ms", "<= +10 ms", "<= 64 KB"]
     assert bars(streams.rows(f)) == [*3 * ["1 upstream call"], *others]
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_meaning() -> None:
+    f = measured("meaning")
+    assert 0 < f["embedding_p50"] < f["lookup_p95"] * 10
+    assert 100 < f["context_bytes"] < 2_000
+    assert bars(meaning.rows(f)) == ["<= 1.4x", "<= 5 ms", "<= 3 KB"]
+
+
+@pytest.mark.slow
+def test_index() -> None:
+    f = measured("index")
+    assert min(f[f"recall_{count}"] for count in index.SIZES) >= 0.99
+    assert bars(index.rows(f)) == ["<= 300", "p95 <= 10 ms, nearest found >= 99%", "<= 1 ms"]
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_embedding() -> None:
+    f = measured("embedding")
+    assert 0 < f["bare_10_ms"] < f["bare_60_ms"]
+    assert bars(embedding.rows(f)) == ["<= +1 ms"]

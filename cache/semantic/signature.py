@@ -146,7 +146,7 @@ def _word(word: str) -> _Word:
     return _Word(keys(word), members, number, negation, marker, sign, term)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)  # 4 KB each
 def signature(text: str) -> Signature:
     """Pure; the last ones are remembered."""
     text = fold(text)

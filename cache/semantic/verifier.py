@@ -45,6 +45,10 @@ _FLOOR, _CAP, _FAIR = 0.4, 0.25, 0.22
 _NEAR, _VOTE, _UNANIMITY, _SHARE = 0.2, 0.03, 0.08, 0.25
 """Votes count within this distance; what their doubling and unanimity add; the share from which there is any."""
 
+REACH = 0.28
+"""The most that a score can be above its similarity: by the kindest wording, margin and votes. Texts that are further
+below the threshold need not be read."""
+
 _WORDY = ("swapped", "scope", "words", "extra")
 
 
@@ -81,6 +85,9 @@ def verify(
     """`candidates`: nearest first, at most NEIGHBOURS of them. `strict`: what a guard finds cannot be outweighed."""
     if not candidates or not all(math.isfinite(candidate.similarity) for candidate in candidates):
         return Verdict(None, 0.0, "similarity")
+    nearest = max(candidate.similarity for candidate in candidates)
+    if nearest + REACH < threshold:
+        return Verdict(None, nearest, "similarity")
     mine = signature(asked)
     judged = _judge(mine, candidates)
     at = max(range(len(judged)), key=lambda i: judged[i].score)
