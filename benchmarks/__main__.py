@@ -1,4 +1,4 @@
-"""`python -m benchmarks [hits|streams|embedding|index|meaning]`: what Refrain is held to, as ratios and differences within one run.
+"""`python -m benchmarks [hits|streams|embedding|index|meaning]`: what Refrain is held to, as ratios within one run.
 
 Every server is a process of its own on loopback. Read the ratios: the machine decides the rest.
 """
