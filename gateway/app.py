@@ -84,10 +84,10 @@ class Gateway:
     async def apply(self, config: Config) -> None:
         """Put a configuration in force, atomically: a request sees the old one or the new one, never both."""
         backends: Mapping[str, Backend] = await self._fleet.apply(config)
-        await self.semantics.apply(config)
         self.recorder.ring.resize(config.decisions.ring)
         self._generation += 1
         self._snapshot = Snapshot.of(config, self._generation, backends, self.identity.authenticator(config.auth))
+        await self.semantics.apply(config)
 
     def backends(self) -> dict[str, BackendState]:
         return {name: b.state() for name, b in self._snapshot.backends.items()}

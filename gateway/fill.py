@@ -77,9 +77,8 @@ class Kitchen:
 
 class Fill:
     """The call for one request; with `anew`, or after a `former` call that failed, no other question's answer will do.
-    `calling`: it is decided that the
-    backend is asked; `whole`: the answer is there; `usage` and `cost` are what the call is known to have taken, also
-    when it failed; `charged` is what counts against limits."""
+    `calling`: it is decided that the backend is asked; `whole`: the answer is there; `usage` and `cost` are what the
+    call is known to have taken, also when it failed; `charged` is what counts against limits."""
 
     def __init__(
         self, kitchen: Kitchen, visit: Visit, ask: Ask, *, anew: bool = False, former: "Fill | None" = None
@@ -90,7 +89,8 @@ class Fill:
         self._begun = perf_counter()
         self._ended = False
         self._finding: Finding | None = None if former is None else former._finding
-        self.calling = anew or former is not None or not kitchen.semantics.may_answer(ask)
+        self._anew = anew or former is not None
+        self.calling = self._anew or not kitchen.semantics.may_answer(ask)
         self.whole = False
         self._mark = kitchen.cache.mark()
         # An answer is as old as the call that made it (RFC 9111, 4.2.3 counts the response delay too).
@@ -122,7 +122,7 @@ class Fill:
     async def run(self, hearers: Hearers) -> None:
         """Raises ApiError."""
         ask = self._ask
-        if not self.calling:
+        if not self._anew:
             if (similar := await self._similar()) is not None:
                 hearers.landed(similar)
                 return

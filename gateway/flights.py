@@ -66,7 +66,7 @@ class Flights:
         ident = _ident(visit, ask)
         flight = self._open.get(ident) if shared else None
         if flight is not None and flight.shared and not flight.fill.outdated():
-            if self._young_enough(flight, ask) and (flight.fill.calling or _takes_any(ask)):
+            if self._young_enough(flight, ask) and (flight.fill.calling or _content_with(flight.ask, ask)):
                 visit.decision.outcome = "joined"
                 return flight.join(visit, ask)
             shared = (
@@ -148,9 +148,11 @@ class Flights:
                 self._uncacheable.add(ask.key)
 
 
-def _takes_any(ask: Ask) -> bool:
-    """Would it take another question's answer, of whatever age?"""
-    return ask.directives.max_age is None and "semantic" in ask.directives.tiers
+def _content_with(leader: Ask, ask: Ask) -> bool:
+    """Would it take whatever answer of another question the leader may be given?"""
+    theirs, mine = leader.directives, ask.directives
+    young = mine.max_age is None or (theirs.max_age is not None and theirs.max_age <= mine.max_age)
+    return young and "semantic" in mine.tiers
 
 
 def _ident(visit: Visit, ask: Ask) -> Ident:

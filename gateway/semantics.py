@@ -36,6 +36,8 @@ READY_EVERY = 0.1
 """Seconds between two looks whether the embedder is ready."""
 LARGE_BODY = 8 * 1024
 """Bytes of a request from which its context is worked out in a thread."""
+ALIAS = "alias"
+"""Counts hits that needed no search."""
 SHARE_OF_MEMORY = 0.5
 """Of the memory that answers may take (store.memory), the most that the tier's texts and vectors may have."""
 
@@ -62,23 +64,24 @@ class Semantics:
         wanted = config.embedder if on else None
         if wanted == self._config:
             return
+        tier = None
+        if wanted is not None:
+            await asyncio.to_thread(import_module, "cache.semantic.index")  # FAISS takes a moment to load
+            embedder = self._embedders(wanted)
+            room = int(config.store.memory * SHARE_OF_MEMORY)
+            tier = SemanticTier(self._cache, embedder, max_bytes=room, answer_text=answer_text)
+            tier.recall(self._wrong)
+            await embedder.start()
         await self.aclose()
-        self._config = wanted
-        if wanted is None:
-            return
-        await asyncio.to_thread(import_module, "cache.semantic.index")  # FAISS takes a moment to load
-        embedder = self._embedders(wanted)
-        room = int(config.store.memory * SHARE_OF_MEMORY)
-        tier = SemanticTier(self._cache, embedder, max_bytes=room, answer_text=answer_text)
-        tier.recall(self._wrong)
-        await embedder.start()
-        self.tier = tier
-        self._caring = asyncio.create_task(self._care(tier))
+        self.tier, self._config = tier, wanted
+        if tier is not None:
+            self._caring = asyncio.create_task(self._care(tier))
 
     def may_answer(self, ask: Ask) -> bool:
         """Is the tier there for this request? (Whether the request is one for it, `find` says.)"""
-        wanted = self.tier is not None and ask.endpoint.config.cache.semantic is not None
-        return wanted and ask.life is not None and ask.bypass is None
+        on = self.tier is not None and ask.endpoint.config.cache.semantic is not None and ask.life is not None
+        asked = ask.directives
+        return on and ask.bypass is None and "semantic" in asked.tiers and not asked.no_cache
 
     async def find(self, visit: Visit, ask: Ask) -> Finding | None:
         """Look for another question's answer to this request, and book what the tier said, but for a hit. None where
@@ -87,19 +90,19 @@ class Semantics:
         if tier is None or policy is None or ask.life is None or ask.bypass is not None:
             return None
         begun = perf_counter()
-        large = len(ask.raw) > LARGE_BODY
-        query = await asyncio.to_thread(read_question, ask) if large else read_question(ask)
-        if not isinstance(query, Query):
-            visit.tier("semantic", "skipped", query)
-            return None
 
         def usable(slot: Slot) -> bool:
             return self._reuse(slot, 0.0, ask) is not None
 
         try:
+            large = len(ask.raw) > LARGE_BODY
+            query = await asyncio.to_thread(read_question, ask) if large else read_question(ask)
+            if not isinstance(query, Query):
+                visit.tier("semantic", "skipped", query)
+                return None
             finding = await tier.find(query, usable, threshold=policy.threshold, strict=policy.strict)
-        except Exception as error:  # a defect here must not be in the way of an answer
-            log.error("unexpected error in the semantic tier", kind=type(error).__name__, where=where(error))
+        except Exception as error:
+            _unexpected(error)
             tier.counts["failed"] += 1
             visit.tier("semantic", "skipped", "failed")
             return None
@@ -118,7 +121,10 @@ class Semantics:
     def learn(self, finding: Finding | None, entry: Entry) -> None:
         """This answer has been stored; `finding` is what the tier had said before, if it was asked."""
         if self.tier is not None:
-            self.tier.learn(finding, entry)
+            try:
+                self.tier.learn(finding, entry)
+            except Exception as error:
+                _unexpected(error)
             self._cache.front.reserve(self.tier.known.size)
 
     def remember(self, ask: Ask, reuse: Reuse, generation: int) -> None:
@@ -130,8 +136,9 @@ class Semantics:
         if self.tier is None or ask.endpoint.config.cache.semantic is None or "semantic" not in ask.directives.tiers:
             return None
         found = self._cache.front.by_alias(_alias(ask.key))
-        if found is None or found[0][0] != generation:
+        if found is None or found[0][0] != generation or self.tier.is_wrong(ask.key, found[1].entry.key):
             return None
+        self.tier.counts[ALIAS] += 1
         return self._reuse(found[1], found[0][1], ask)
 
     def report(self, asked: bytes, served: bytes) -> list[tuple[bytes, bytes]]:
@@ -152,13 +159,14 @@ class Semantics:
         if tier is None:
             return {"state": "off"}
         counts = dict(tier.counts)
-        hits = counts.pop("", 0)
+        hits, again = counts.pop("", 0), counts.pop(ALIAS, 0)
         return {
             "state": tier.embedder.state,
             "detail": tier.embedder.detail,
             "embedder": tier.embedder.identity,
             "lookups": hits + sum(counts.values()),
             "hits": hits,
+            "hits_by_alias": again,
             "misses": counts,
             "reported": {"right": self.judged[True], "wrong": self.judged[False]},
             "questions": len(tier.known.questions),
@@ -194,24 +202,35 @@ class Semantics:
         return Reuse(slot, similarity, verdict.ttl, now) if verdict.usable and not verdict.stale else None
 
     async def _care(self, tier: SemanticTier) -> None:
-        """Once the embedder is ready, take over what the store has kept; then forget what the cache has lost."""
-        while tier.embedder.state != "ready":  # noqa: ASYNC110  there is nothing to wait for
-            await asyncio.sleep(READY_EVERY)
-        try:
-            taken = await tier.restore()
-            if taken:
-                log.info("semantic index rebuilt", questions=taken, vectors=tier.known.vectors)
-        except StoreUnavailable as error:
-            log.warning("the semantic index could not be rebuilt", reason=str(error))
-        self._cache.front.reserve(tier.known.size)
+        """Once the embedder is ready, take over what the store has kept; now and then, and after a purge, forget what
+        the cache has lost."""
+        restored, swept = False, monotonic()
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SWEEP_EVERY):
-                    await self._purged.wait()
-            self._purged.clear()
-            with suppress(StoreUnavailable):
-                await tier.known.sweep()
+            try:
+                if not restored and tier.embedder.state == "ready":
+                    restored = True
+                    await self._restore(tier)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SWEEP_EVERY if restored else READY_EVERY):
+                        await self._purged.wait()
+                if self._purged.is_set() or monotonic() - swept >= SWEEP_EVERY:
+                    self._purged.clear()
+                    swept = monotonic()
+                    await tier.known.sweep()
+            except StoreUnavailable as error:
+                log.warning("the store does not answer the semantic tier", reason=str(error))
+            except Exception as error:
+                _unexpected(error)
             self._cache.front.reserve(tier.known.size)
+
+    async def _restore(self, tier: SemanticTier) -> None:
+        if taken := await tier.restore():
+            log.info("semantic index rebuilt", questions=taken, vectors=tier.known.vectors)
+
+
+def _unexpected(error: Exception) -> None:
+    """A defect of the tier must not be in the way of an answer."""
+    log.error("unexpected error in the semantic tier", kind=type(error).__name__, where=where(error))
 
 
 def life_of(ask: Ask) -> Life | None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from itertools import islice
 
 from cache.entry import Entry
@@ -15,7 +16,9 @@ from cache.semantic.questions import Row
 MAX_GISTS = 4096
 """Answers whose gist is kept for comparing."""
 MAX_WAITING = 1000
-"""Answers that may wait to be compared; more are not, which costs hits and nothing else."""
+"""Answers that may wait to be compared; of more nothing is kept over a restart, which costs hits."""
+LAST_NOTES = 1.0
+"""Seconds that the end waits for what is still to be compared."""
 LONG_ANSWER = 1000
 """Characters from which an answer is read in a thread: that takes a millisecond for every few hundred."""
 
@@ -52,6 +55,9 @@ class Grouping:
     def merge(self, one: bytes, other: bytes) -> None:
         """These two have the same answer, and with them their groups, unless answers of these are known to differ."""
         questions = self._known.questions
+        a, b = questions.get(one), questions.get(other)
+        if a is None or b is None or (a.group is not None and a.group is b.group):
+            return
         if not self._apart(questions.group_of(one), questions.group_of(other)):
             questions.merge(one, other)
             self._merged(questions.group_of(one))
@@ -61,6 +67,9 @@ class Grouping:
         await self._jobs.join()
 
     async def aclose(self) -> None:
+        with suppress(TimeoutError):  # what is known of the last questions is for the store
+            async with asyncio.timeout(LAST_NOTES):
+                await self.done()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -108,6 +117,7 @@ class Grouping:
         if text is None:
             return None
         made = await asyncio.to_thread(gist, text) if len(text) > LONG_ANSWER else gist(text)
+        await asyncio.sleep(0)  # it takes a millisecond or more
         if not self._is_known(row):
             return None
         self._gists[row.key] = (row, made)

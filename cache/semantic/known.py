@@ -11,7 +11,7 @@ import numpy as np
 from cache.exact import ExactCache
 from cache.question import Question
 from cache.semantic.embedder import Embedder
-from cache.semantic.questions import Questions, Row, name_of
+from cache.semantic.questions import MAX_BARE, Questions, Row, name_of
 
 if TYPE_CHECKING:
     from cache.semantic.index import Index
@@ -22,6 +22,8 @@ LEAST = 64 * 1024
 """Bytes that vectors may take in any case."""
 PAGE = 1000
 """Questions read or looked up at once."""
+ROWS_AT_ONCE = 50
+"""Questions taken over before the event loop gets a turn: a millisecond or two."""
 MAX_SAME = 64
 """Answers that are named beside a question in the store."""
 
@@ -102,29 +104,32 @@ class Known:
         while page := await self._cache.questions(after=after, limit=PAGE):
             after = page[-1].key
             there = await self._cache.known([question.key for question in page])
-            for question in page:
+            for number, question in enumerate(page):
+                if number % ROWS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 if self.questions.get(question.key) is not None or question.key not in there:
                     continue
-                own, *others = question.same or (b"",)
-                if own != (name := name_of(question.key, there[question.key])):
-                    others = []  # that was another answer
+                name, vector = name_of(question.key, there[question.key]), self._vector_of(question)
+                own, *others = question.same or (name,)
+                if own != name:
+                    continue  # this was noted of another answer, and nothing was of the one that is there now
+                if vector is None and self.questions.waiting(question.context) >= MAX_BARE:
+                    continue
                 row = Row(question.key, question.context, question.text, name)
-                if not self.questions.fits(row) or not self.add(row, self._vector_of(question)):
+                if not self.questions.fits(row) or not self.add(row, vector):
                     _log.warning("semantic index: full after %d questions; the others are left out", taken)
                     return taken, _pairs(keys, links)
                 taken += 1
                 keys[name] = row.key
                 links += ((name, other) for other in others)
             _log.info("semantic index: %d questions read", taken)
-            await asyncio.sleep(0)
         return taken, _pairs(keys, links)
 
     async def sweep(self) -> int:
         """Forget what the cache has lost: expired, evicted, purged; how many. Raises StoreUnavailable."""
-        rows = [row for key in self.questions if (row := self.questions.get(key)) is not None]
-        forgotten = 0
-        for begin in range(0, len(rows), PAGE):
-            chunk = rows[begin : begin + PAGE]
+        keys, forgotten = list(self.questions), 0
+        for begin in range(0, len(keys), PAGE):
+            chunk = [row for key in keys[begin : begin + PAGE] if (row := self.questions.get(key)) is not None]
             there = await self._cache.known([row.key for row in chunk])
             await asyncio.sleep(0)
             for row in chunk:

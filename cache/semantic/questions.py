@@ -87,6 +87,10 @@ class Questions:
         """Those of this context that have no vector yet."""
         return [self._rows[key] for key in self._bare.get(context, ())]
 
+    def waiting(self, context: bytes) -> int:
+        """How many of this context have no vector yet."""
+        return len(self._bare.get(context, ()))
+
     def fits(self, row: Row) -> bool:
         """Is there room for it without another one going?"""
         return self.bytes + row.size <= self._max_bytes

@@ -27,6 +27,9 @@ from cache.semantic.vectors import Vectors
 from cache.semantic.verifier import DEFAULT_THRESHOLD, NEIGHBOURS, REACH, Candidate, verify
 from cache.stores.memory import Slot
 
+PAIRS_AT_ONCE = 100
+"""Pairs of equal answers taken over before the event loop gets a turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -112,7 +115,8 @@ class SemanticTier:
     def report(self, asked: bytes, served: bytes) -> list[tuple[bytes, bytes]]:
         """The answer under the key `served` was wrong for the question of the key `asked`, and so is every answer that
         says the same. Gives all these pairs: what they share is forgotten when one of them goes."""
-        pairs = [(asked, key) for key in sorted(self.known.questions.group_of(served) - {asked})]
+        others = self.known.questions.group_of(served) - {asked, served}
+        pairs = [(asked, key) for key in (served, *sorted(others))]
         self.recall(pairs)
         return pairs
 
@@ -124,11 +128,17 @@ class SemanticTier:
             if served in self.known.questions.group_of(asked):
                 self.known.questions.leave(asked)
 
+    def is_wrong(self, asked: bytes, served: bytes) -> bool:
+        """Was this answer, or one that says the same, reported wrong for this question?"""
+        return not self._wrong_for(asked).isdisjoint(self.known.questions.group_of(served))
+
     async def restore(self) -> int:
         """Take over what the store has kept, once the embedder is ready; how many questions. Raises
         StoreUnavailable."""
         taken, pairs = await self.known.restore()
-        for one, other in pairs:
+        for number, (one, other) in enumerate(pairs):
+            if number % PAIRS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             self._grouping.merge(one, other)
         return taken
 
@@ -139,7 +149,7 @@ class SemanticTier:
     async def aclose(self) -> None:
         await self._grouping.aclose()
         await self.embedder.aclose()
-        self.known.close()
+        await asyncio.to_thread(self.known.close)
 
     async def _find(self, query: Query, usable: Usable, threshold: float, strict: bool) -> Finding:
         index = self.known.index
@@ -184,14 +194,12 @@ class SemanticTier:
             answer = row.answer
             slot = await self._cache.get(row.key)
             # Asked after the waiting, since a report may have come meanwhile.
-            if not self._wrong_for(query.key).isdisjoint(self.known.questions.group_of(row.key)):
+            if self.is_wrong(query.key, row.key):
                 return replace(finding, reason="reported_wrong", similarity=cosine)
-            if slot is None or slot.entry.key != row.key or slot.entry.scope != query.scope:
+            if slot is None or not self._answers(slot.entry, row, query):
                 reason = "gone"  # or the store is down: `sweep` finds out
             elif not usable(slot):
                 reason = "expired"
-            elif row.key == query.key:
-                reason = "own_answer"  # that is the exact tier's to give, and it was not asked
             else:
                 self.known.questions.use(row.key)
                 return replace(finding, slot=slot, similarity=cosine)
@@ -202,10 +210,15 @@ class SemanticTier:
         near = self.known.index.search(row.context, vector, NEIGHBOURS) if self.known.index is not None else ()
         self._grouping.add(row, vector, [key for key, _ in near if key != row.key])
 
+    @staticmethod
+    def _answers(entry: Entry, row: Row, query: Query) -> bool:
+        """Is this the very answer that was learnt, and one of the scope that asks?"""
+        return entry.key == row.key and entry.scope == query.scope and name_of(entry.key, entry.created) == row.name
+
     def _merged(self, keys: Set[bytes]) -> None:
         """These have one answer: what was wrong of one for a question is so of all."""
-        for key in self._askers.keys() & keys:
-            self.recall([(asked, other) for asked in self._askers[key] for other in keys - {asked}])
+        askers = {asked for key in self._askers.keys() & keys for asked in self._askers[key]}
+        self.recall([(asked, key) for asked in askers for key in keys - self._wrong_for(asked) - {asked}])
 
     def _apart(self, some: Set[bytes], others: Set[bytes]) -> bool:
         """Is an answer of one set known to be wrong for a question of the other?"""

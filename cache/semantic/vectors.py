@@ -11,7 +11,7 @@ DEADLINE = 0.25
 """Seconds that an embedding may take; beyond that the question goes to the backend."""
 BARE_AT_ONCE = 8
 """Vectors that one look-up makes for earlier questions of its context."""
-ROWS_AT_ONCE = 200
+BATCH = 32
 """Questions looked at before the event loop gets a turn."""
 
 
@@ -25,8 +25,11 @@ class Vectors:
         self._making: dict[bytes, asyncio.Task[None]] = {}  # by key, so that many look-ups wait for one
 
     async def of(self, text: str, bare: Sequence[Row]) -> Vector:
-        """The vector of this text; those of earlier questions are made in the same batch. Raises EmbedderError."""
-        made = asyncio.gather(*(asyncio.shield(self._make(row)) for row in bare[:BARE_AT_ONCE]), return_exceptions=True)
+        """The vector of this text; those of earlier questions are made in the same batch, the latest first, so that one
+        that fails again and again is in nobody's way. Raises EmbedderError."""
+        made = asyncio.gather(
+            *(asyncio.shield(self._make(row)) for row in bare[-BARE_AT_ONCE:]), return_exceptions=True
+        )
         [mine], _ = await asyncio.gather(self._embedder.embed([text], deadline=DEADLINE), made)
         vector: Vector = mine
         return vector
@@ -37,13 +40,13 @@ class Vectors:
         try:
             async with asyncio.timeout(seconds):
                 [wanted] = await self._embedder.embed([text], deadline=seconds)
-                found = []
-                for number, key in enumerate(self._known.questions):
-                    if number % ROWS_AT_ONCE == 0:
-                        await asyncio.sleep(0)
-                    vector = await self._vector(key, seconds)
-                    if vector is not None and float(vector @ wanted) >= above:
-                        found.append(key)
+                found, keys = [], list(self._known.questions)
+                for begin in range(0, len(keys), BATCH):
+                    await asyncio.sleep(0)
+                    chunk = [row for key in keys[begin : begin + BATCH] if (row := self._known.questions.get(key))]
+                    await self._complete(chunk, seconds)
+                    vectors = ((row.key, self._known.vector(row.key)) for row in chunk)
+                    found += [key for key, v in vectors if v is not None and float(v @ wanted) >= above]
                 return found
         except TimeoutError:
             raise EmbedderError("deadline") from None
@@ -60,14 +63,27 @@ class Vectors:
         try:
             [vector] = await self._embedder.embed([row.text], deadline=DEADLINE)
         except EmbedderError as error:
-            if error.reason == "too_long" and self._known.questions.get(row.key) is row:
-                self._known.forget(row.key)
+            self._hopeless(row, error)
             return
+        self._take(row, vector)
+
+    async def _complete(self, rows: Sequence[Row], seconds: float) -> None:
+        """Make the vectors that are missing. Raises EmbedderError, but not for what is one text's own fault."""
+        bare = [row for row in rows if self._known.vector(row.key) is None]
+        calls = (self._embedder.embed([row.text], deadline=seconds) for row in bare)
+        for row, made in zip(bare, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            if not isinstance(made, BaseException):
+                self._take(row, made[0])
+            elif not self._hopeless(row, made):
+                raise made
+
+    def _take(self, row: Row, vector: Vector) -> None:
         if self._known.embedded(row, vector):
             self._made(row, vector)
 
-    async def _vector(self, key: bytes, seconds: float) -> Vector | None:
-        row, vector = self._known.questions.get(key), self._known.vector(key)
-        if row is not None and vector is None:
-            [vector] = await self._embedder.embed([row.text], deadline=seconds)
-        return vector
+    def _hopeless(self, row: Row, error: BaseException) -> bool:
+        """Is it a text of which there is no vector? Then it is forgotten."""
+        hopeless = isinstance(error, EmbedderError) and error.reason == "too_long"
+        if hopeless and self._known.questions.get(row.key) is row:
+            self._known.forget(row.key)
+        return hopeless

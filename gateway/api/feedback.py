@@ -27,12 +27,10 @@ async def feedback(gateway: "Gateway", request: Request) -> Response:
     request_id, correct = _read(parse_object(request.scope[INCOMING].body))
     decision = find_decision(gateway, principal, request_id, "request_id")
     pair = decision.key, _source(decision)
+    # At once, whatever becomes of the writing.
+    pairs = [] if correct else gateway.semantics.report(*pair)
 
     async def act() -> None:
-        if correct:
-            return
-        # At once, whatever becomes of the writing.
-        pairs = gateway.semantics.report(*pair)
         try:
             await gateway.state.report_wrong(pairs, at=gateway.clock(), by=principal.user)
         except StateError:
@@ -40,8 +38,8 @@ async def feedback(gateway: "Gateway", request: Request) -> Response:
             raise ApiError(503, text, code="not_recorded", headers={"retry-after": "5"}) from None
 
     details = {"request_id": request_id, "correct": correct, "key": pair[0].hex(), "source": pair[1].hex()}
-    gateway.semantics.judged[correct] += 1
     await audited(gateway, request, principal, "feedback", details, act, lambda _: {"recorded": True})
+    gateway.semantics.judged[correct] += 1
     return JSONResponse({"recorded": True, "source": pair[1].hex()})
 
 

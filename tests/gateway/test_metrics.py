@@ -34,7 +34,8 @@ def samples(ledger: Ledger, stores: Any = None, backends: Any = None) -> dict[tu
 
 
 def test_nothing_is_counted_before_the_first_request() -> None:
-    assert samples(Ledger()) == {("refrain_flights",): 0.0, ("refrain_flight_listeners",): 0.0}
+    names = ("refrain_flights", "refrain_flight_listeners", "refrain_semantic_ready")
+    assert samples(Ledger()) == {(name,): 0.0 for name in names}
 
 
 @pytest.mark.parametrize(

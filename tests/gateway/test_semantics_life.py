@@ -115,6 +115,7 @@ async def test_the_stats_say_what_came_of_look_ups(desk: SemanticDesk) -> None:
         "embedder": "all-MiniLM-L6-v2",
         "lookups": 3,
         "hits": 1,
+        "hits_by_alias": 0,
         "reported": {"right": 0, "wrong": 1},
         "questions": 2,
         "vectors": 2,

@@ -11,7 +11,7 @@ import pytest
 from cache.match import Match
 from cache.semantic.embedder import EmbedderError
 from cache.semantic.questions import Row
-from cache.semantic.vectors import ROWS_AT_ONCE
+from cache.semantic.vectors import BATCH
 from tests.contract.stores import START, Clock, key_of
 from tests.support.tiers import AGAIN, CLICK, MIB, RESET, RIVERS, SAME, Paced, Tiered, context_of, grouped, tiered
 
@@ -206,7 +206,7 @@ async def test_similar_ends_in_time(t: Tiered) -> None:
 
 
 async def test_similar_lets_others_have_their_turns(clock: Clock) -> None:
-    count = 10 * ROWS_AT_ONCE
+    count = 10 * BATCH
     async with tiered(clock, max_bytes=8 * MIB) as t:
         vector = await t.embedder.embed([RESET], deadline=1)
         for n in range(count):
