@@ -284,6 +284,7 @@ def test_what_was_stored_for_less_has_its_own_soft_end() -> None:
     assert START + 9 <= refresh_at(entry, SOFT) <= START + 10
 
 
+@pytest.mark.slow
 @given(st.binary(min_size=32, max_size=32), spans, spans, spans, spans)
 def test_the_soft_end_is_never_after_the_end(key: bytes, stored: float, ttl: float, error: float, soft: float) -> None:
     life = Life(ttl, error, soft)
@@ -295,6 +296,7 @@ def test_the_soft_end_is_never_after_the_end(key: bytes, stored: float, ttl: flo
     assert refresh == refresh_at(replace(entry, body=b"other"), life)
 
 
+@pytest.mark.slow
 @given(st.sampled_from("abcdefgh").map(key_of), times, spans, spans, spans, st.none() | spans, st.none() | spans)
 def test_a_refresh_goes_with_an_answer_and_a_spare_with_a_stale_one(
     key: bytes, now: float, ttl: float, error: float, soft: float, max_age: float | None, max_stale: float | None

@@ -177,10 +177,10 @@ async def main():
         await store.put(make_entry(str(n % 500)))
         await store.note(make_question(str(n % 500)))
         n += 1
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
 asyncio.run(main())
 """
-    await asyncio.to_thread(run_and_kill, script, after="go", seconds=0.5)
+    await asyncio.to_thread(run_and_kill, script, after="go", seconds=1)
     store = await open_store()
     found = await store.questions(after=b"", limit=999)
     assert found
@@ -535,6 +535,7 @@ async def test_a_damaged_file_costs_the_questions_only(open_store: Open, path: P
 # Many.
 
 
+@pytest.mark.slow
 async def test_five_thousand_come_back_in_pages_and_hold_nobody_up(open_store: Open) -> None:
     store = await open_store()
     questions = []

@@ -115,6 +115,7 @@ def test_keys_are_listed_and_revoked(gw: Running, refrain: Refrain) -> None:
     assert refrain("keys", "revoke", "0" * 12).exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("cache", "stats"), ("cache", "purge", "--all"), ("keys", "list")])
 def test_who_may_not_is_told_what_is_needed(refrain: Refrain, command: tuple[str, ...]) -> None:
     for key in (None, "wrong"):

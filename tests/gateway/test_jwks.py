@@ -116,6 +116,7 @@ def test_what_else_a_key_may_say() -> None:
     assert algorithms({**EC.jwk(), "use": None, "alg": None, "key_ops": None}) == {"ES256"}
 
 
+@pytest.mark.slow
 @some
 @given(
     st.dictionaries(st.sampled_from(["kty", "crv", "x", "y", "n", "e", "alg", "use", "kid", "key_ops"]), json_values()),

@@ -115,6 +115,7 @@ bodies: st.SearchStrategy[Json] = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @some
 @given(bodies, bodies)
 def test_two_bodies_share_a_form_exactly_when_they_mean_the_same(a: Json, b: Json) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import cache.semantic.tier
 import gateway.question
@@ -88,6 +89,14 @@ def _reported_to_the_tier(self: Any, asked: bytes, served: bytes) -> list[tuple[
     return [(asked, served)] if self.tier is None else self.tier.report(asked, served)
 
 
+def _remembered_unasked(self: Any, ask: Any, generation: int) -> Any:
+    """Whatever was reported."""
+    if self.tier is None:
+        return None
+    with patch.object(self.tier, "is_wrong", lambda *_: False):
+        return REMEMBERED(self, ask, generation)
+
+
 def _nearest(*_: object, **__: object) -> Verdict:
     """Whatever is nearest will do."""
     return Verdict(0, 1.0, "")
@@ -116,5 +125,8 @@ LEAKS = {
     "wrong-pairs-ignored": Leaky(
         frozenset({"reported wrong"}), ((cache.semantic.tier.SemanticTier, "_wrong_for", _nothing_wrong),)
     ),
-    "wrong-pairs-remembered": Leaky(frozenset({"reported wrong"}), ((Semantics, "report", _reported_to_the_tier),)),
+    "wrong-pairs-remembered": Leaky(
+        frozenset({"reported wrong"}),
+        ((Semantics, "report", _reported_to_the_tier), (Semantics, "remembered", _remembered_unasked)),
+    ),
 }

@@ -33,6 +33,7 @@ def test_no_answer_crosses_a_scope_in_ten_thousand_sequences() -> None:
     assert sound(run(10_000, seed=1_000)).counts["sequences"] == 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_planted_leak_is_found(name: str) -> None:
     found = run(300, seed=7_000, leak=name).found

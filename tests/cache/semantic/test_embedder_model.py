@@ -14,6 +14,7 @@ from tests.cache.semantic.embedder_tiny import LONGEST, tiny
 MODEL = "all-MiniLM-L6-v2"
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_a_batch_changes_no_vector() -> None:
     model = load(MODEL)

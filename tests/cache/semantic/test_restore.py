@@ -110,6 +110,7 @@ async def test_what_is_there_is_not_disturbed(path: Path, clock: Clock) -> None:
         assert found.slot.entry.key == key_of("a"), "b has left this context"
 
 
+@pytest.mark.slow
 async def test_many_pages_are_read_and_others_have_their_turns(path: Path, clock: Clock) -> None:
     count = 2 * PAGE + 1
     async with tiered(clock, path, max_bytes=8 * MIB) as t:

@@ -140,6 +140,7 @@ def test_a_long_line_in_small_pieces_takes_time_in_proportion() -> None:
     assert len(parser.feed(b"\n\n")[0]) == 2**21
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [b"data:\n", b"data\n"])
 def test_empty_lines_of_data_are_bounded_and_take_time_in_proportion(line: bytes) -> None:
     parser = EventParser()
