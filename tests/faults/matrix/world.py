@@ -17,7 +17,7 @@ from tests.support.upstream import Upstream, upstream
 
 SLOW = "{connect: 5s, first_byte: 10s, between_chunks: 10s}"
 AS_ADMIN = {"authorization": f"Bearer {ADMIN}"}
-HASTY = "{connect: 1s, first_byte: 500ms, between_chunks: 500ms}"
+HASTY = "{connect: 1s, first_byte: 1s, between_chunks: 500ms}"
 
 
 class NotThere(AssertionError):
