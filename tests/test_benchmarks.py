@@ -62,7 +62,7 @@ def test_streams() -> None:
 def test_meaning() -> None:
     f = measured("meaning")
     assert 0 < f["embedding_p50"] < f["lookup_p95"] * 10
-    assert 100 < f["context_bytes"] < 2_000
+    assert f["context_bytes"] < 2_000  # memory that was free before may serve
     assert bars(meaning.rows(f)) == ["<= 1.4x", "<= 5 ms", "<= 3 KB"]
 
 

@@ -122,8 +122,9 @@ def test_ask_without_a_gateway_says_what_to_do(home: Path) -> None:
 
 
 def engine_of(served: Served) -> int:
-    """The pid of the gateway's only child: the engine."""
-    (pid,) = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
+    """The pid of the gateway's child that is the engine; the embedder is another."""
+    children = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
+    (pid,) = (pid for pid in children if b"backends.local" in Path(f"/proc/{pid}/cmdline").read_bytes())
     return int(pid)
 
 
