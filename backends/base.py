@@ -44,13 +44,19 @@ class ReplyTooLarge(BackendError):
 @dataclass(frozen=True, slots=True)
 class Call:
     """One upstream request: `path` below the base URL ("chat/completions"), the JSON body as bytes, the few
-    client headers that are passed on, and the query string."""
+    client headers that are passed on, and the query string.
+
+    `prefix_salt` and `party` say of who asks what an engine of our own needs to know, in words that mean nothing
+    (32 hexadecimal digits; "": nobody in particular): whose prompts may share keys and values, and who shares the
+    engine fairly with the others."""
 
     path: str
     body: bytes = field(repr=False)
     headers: tuple[tuple[str, str], ...] = ()
     query: str = ""
     method: Literal["POST", "GET"] = "POST"
+    prefix_salt: str = ""
+    party: str = ""
 
 
 class Reply(Protocol):

@@ -1,4 +1,4 @@
-"""Keeps the engine process running: starts it, watches it, restarts it after a crash, ends it.
+"""Keeps the engine process running: starts it, watches it, restarts it after a crash or a hang, ends it.
 
 The engine gets a pipe as its standard input and ends when that closes, so that it never outlives this process, however
 this process ends. Its standard error is our log of it.
@@ -15,16 +15,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import httpx
-
 import backends
+from backends import pulse
 from backends.base import State
 
-POLL = 0.2  # seconds between two looks at /readyz while it starts
-POLL_TIMEOUT = 2.0
+HANG_AFTER = 30.0  # seconds for which an engine that was ready may answer nothing
 STOP_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 FIRST_BACKOFF, MAX_BACKOFF = 0.5, 30.0
 HEALTHY = 60.0  # an engine that was ready for so many seconds starts with the first backoff again
+ENGINE = ("-m", "backends.local")
 MAX_LINE = 4096  # bytes of a line of the engine; a longer one is logged in pieces
 
 
@@ -34,24 +33,36 @@ def backoff(crashes: int) -> float:
 
 
 class Supervisor:
-    """Runs `python -m backends.local` with `arguments` on a Unix socket of its own (`uds`, after `start`).
+    """Runs `program`, a command of Python, with `arguments` on a Unix socket of its own (`uds`, after `start`).
 
-    `state` is "starting" until the engine first answers that it is ready, and again after a crash of an engine that
+    `state` is "starting" until the engine first answers that it is ready, and again after the end of an engine that
     was ready; "down" after a start that failed, until one succeeds. `detail` says in words what is going on. Every line
-    that the engine writes to its standard error goes to `log`; that it has ended goes to `warn` (None: there too).
+    that the engine writes to its standard error goes to `log`; why it has ended goes to `warn` (None: there too). An
+    engine that answers nothing for `hang_after` seconds is killed.
     """
 
     def __init__(
-        self, arguments: Sequence[str], *, log: Callable[[str], None], warn: Callable[[str], None] | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        log: Callable[[str], None],
+        warn: Callable[[str], None] | None = None,
+        hang_after: float = HANG_AFTER,
+        program: Sequence[str] = ENGINE,
     ) -> None:
         self._arguments = list(arguments)
         self._log = log
         self._warn = warn or log
+        self._hang_after = hang_after
+        self._program = list(program)
         self._folder: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()  # set while the state is "ready" or "down"
+        self._unready = asyncio.Event()  # set while it is not "ready"
+        self._ready_at: float | None = None  # monotonic; of the running engine, once it is ready
         self._last_error = ""
+        self._hang = ""  # why we have killed the running engine
         self._set("down", "not started")
 
     state: State
@@ -86,6 +97,12 @@ class Supervisor:
             await asyncio.wait_for(self._settled.wait(), seconds)
         return self.state == "ready"
 
+    async def wait_unready(self, seconds: float) -> bool:
+        """Wait, so many seconds at most, until the engine is not ready (True)."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._unready.wait(), seconds)
+        return self.state != "ready"
+
     async def aclose(self) -> None:
         """End the engine: SIGTERM, after a grace SIGKILL. Removes the socket. Harmless when called twice."""
         if self._task is not None:
@@ -100,9 +117,10 @@ class Supervisor:
         """One engine after the other, until cancelled."""
         crashes = 0
         while True:
-            ready_at = await self._run(process)
+            await self._run(process)
+            ready_at = self._ready_at
             crashes = 1 if ready_at is not None and time.monotonic() - ready_at >= HEALTHY else crashes + 1
-            ending = _ending(process.returncode, self._last_error)
+            ending = self._hang or _ending(process.returncode, self._last_error)
             self._set("down" if ready_at is None else "starting", ending)
             self._warn(f"{ending}; next start in {backoff(crashes):g} s")
             await asyncio.sleep(backoff(crashes))
@@ -120,9 +138,10 @@ class Supervisor:
         # The engine imports the same code as we do, and nothing from the current directory (-P).
         root = str(Path(backends.__file__).parent.parent)
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._last_error = ""
+        self._last_error = self._hang = ""
+        self._ready_at = None
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "backends.local", "--uds", self.uds, "--parent-pipe", *self._arguments),
+            *(sys.executable, "-P", *self._program, "--uds", self.uds, "--parent-pipe", *self._arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -131,33 +150,32 @@ class Supervisor:
             start_new_session=True,
         )
 
-    async def _run(self, process: asyncio.subprocess.Process) -> float | None:
-        """Watch one engine to its end, or end it when cancelled. When it became ready (monotonic), None if never."""
+    async def _run(self, process: asyncio.subprocess.Process) -> None:
+        """Watch one engine to its end, or end it: when cancelled, or when it hangs."""
         self._process = process
         lines = asyncio.create_task(self._relay(process))
-        polling = asyncio.create_task(self._poll())
+        asking = asyncio.create_task(self._ask(process))
         try:
             await process.wait()
-            return polling.result() if polling.done() else None
+            if self.state == "ready":
+                self._set("starting", "the engine has ended")  # the reason follows when its last line has been read
         finally:
-            polling.cancel()
+            asking.cancel()
             await _end(process)
-            await asyncio.gather(lines, polling, return_exceptions=True)
+            await asyncio.gather(lines, asking, return_exceptions=True)
             self._process = None
 
-    async def _poll(self) -> float:
-        """Ask until the engine is ready; the time (monotonic) when it was."""
-        async with httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=self.uds), base_url="http://engine", timeout=POLL_TIMEOUT
-        ) as client:
-            while True:
-                with contextlib.suppress(httpx.HTTPError, ValueError):  # it does not listen yet, or is very busy
-                    answer = await client.get("/readyz")
-                    if answer.status_code == httpx.codes.OK:
-                        self._set("ready", "ready")
-                        return time.monotonic()
-                    self.detail = str(answer.json().get("detail", "starting"))
-                await asyncio.sleep(POLL)
+    async def _ask(self, process: asyncio.subprocess.Process) -> None:
+        """Ask the engine how it is until it is ready, and then until it hangs, which ends it."""
+        async with pulse.client(self.uds) as engine:
+            await pulse.until_ready(engine, self._tell)
+            self._ready_at = time.monotonic()
+            self._set("ready", "ready")
+            self._hang = f"the engine hung: {await pulse.until_hung(engine, self._hang_after)}"
+        # Before it is done: who loses the connection by it and asks again at once is to wait for the next engine.
+        self._set("starting", self._hang)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
     async def _relay(self, process: asyncio.subprocess.Process) -> None:
         """Log the engine's lines until it closes its standard error."""
@@ -178,13 +196,14 @@ class Supervisor:
             if line.startswith("error: "):
                 self._last_error = line.removeprefix("error: ")
 
+    def _tell(self, detail: str) -> None:
+        self.detail = detail
+
     def _set(self, state: State, detail: str) -> None:
         self.state = state
         self.detail = detail
-        if state == "starting":
-            self._settled.clear()
-        else:
-            self._settled.set()
+        _mark(self._settled, state != "starting")
+        _mark(self._unready, state != "ready")
 
     def _remove_folder(self) -> None:
         if self._folder is not None:
@@ -196,9 +215,18 @@ def _ending(status: int | None, error: str) -> str:
     """Why the engine ended, in words."""
     if error:
         return error
+    if status == -signal.SIGKILL:
+        return "the engine was killed by SIGKILL (out of memory?): try a lower kv_memory, quantize, or a smaller model"
     if status is not None and status < 0:
         return f"the engine was killed by {signal.Signals(-status).name}"
     return f"the engine ended with status {status}"
+
+
+def _mark(event: asyncio.Event, on: bool) -> None:
+    if on:
+        event.set()
+    else:
+        event.clear()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -1,4 +1,5 @@
-"""`python -m benchmarks [hits|streams|embedding|index|meaning]`: what Refrain is held to, as ratios within one run.
+"""`python -m benchmarks [hits|streams|embedding|index|meaning|engine]`: what Refrain is held to, as ratios within one
+run.
 
 Every server is a process of its own on loopback. Read the ratios: the machine decides the rest.
 """
@@ -6,11 +7,18 @@ Every server is a process of its own on loopback. Read the ratios: the machine d
 import argparse
 import json
 
-from benchmarks import embedding, hits, index, meaning, streams
+from benchmarks import embedding, engine, hits, index, meaning, streams
 from benchmarks.report import table
 from benchmarks.rounds import QUICK, Size
 
-GROUPS = {"hits": hits, "streams": streams, "embedding": embedding, "index": index, "meaning": meaning}
+GROUPS = {
+    "hits": hits,
+    "streams": streams,
+    "embedding": embedding,
+    "index": index,
+    "meaning": meaning,
+    "engine": engine,
+}
 
 
 def main() -> None:

@@ -54,6 +54,13 @@ def gateway(config: str, folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
+def server(command: list[str], port: int, ready: str) -> Iterator[Server]:
+    """Any server; `ready` is a path that it answers with 200 when it is."""
+    with _process(command, port, ready=ready) as started:
+        yield started
+
+
+@contextmanager
 def _process(
     command: list[str], port: int, ready: str | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[Server]:

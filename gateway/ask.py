@@ -14,6 +14,7 @@ from gateway.cacheability import request_reason
 from gateway.directives import Directives, read_directives
 from gateway.errors import bad_request
 from gateway.normalize import Api, canonical, request_key
+from gateway.prefixes import party, prefix_salt
 from gateway.principal import Principal
 from gateway.snapshot import Endpoint, Snapshot
 from gateway.strict_json import parse_object
@@ -61,14 +62,26 @@ class Ask:
 
     def call(self, *, stream: bool) -> Call:
         """The upstream request: what the client sent, but for who streams and what was meant for us alone."""
+        tenant, user = self.principal.tenant, self.principal.user
+        return Call(
+            PATHS[self.api],
+            self._sent(stream),
+            self.headers,
+            self.query,
+            prefix_salt=prefix_salt(self.endpoint.config.prefix_scope, tenant, user),
+            party=party(tenant, user),
+        )
+
+    def _sent(self, stream: bool) -> bytes:
+        """The body that goes upstream."""
         streaming = {"stream", "stream_options"}
         if not stream and "cache" not in self.body and streaming.isdisjoint(self.body):
-            return Call(PATHS[self.api], self.raw, self.headers, self.query)
+            return self.raw
         body = {k: v for k, v in self.body.items() if k != "cache" and k not in streaming}
         if stream:
             options = self.body.get("stream_options") or {}
             body |= {"stream": True, "stream_options": {**options, "include_usage": True}}
-        return Call(PATHS[self.api], _encode(body), self.headers, self.query)
+        return _encode(body)
 
 
 def understand(

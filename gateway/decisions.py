@@ -25,9 +25,9 @@ def new_request_id() -> str:
 class Tier:
     """What one tier said: `result` is its word (`hit`, `miss`, `skipped`), `why` a short reason code. Of the semantic
     tier also the `similarity` (cosine) to the nearest question, or to the one whose answer was served, and the key of
-    that (`source`)."""
+    that (`source`); of the prefix tier the `tokens` of the prompt that the backend had."""
 
-    __slots__ = ("name", "result", "similarity", "source", "ttl", "why")
+    __slots__ = ("name", "result", "similarity", "source", "tokens", "ttl", "why")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Tier:
         ttl: int | None = None,
         similarity: float | None = None,
         source: str | None = None,
+        tokens: int | None = None,
     ) -> None:
         self.name = name
         self.result = result
@@ -44,11 +45,12 @@ class Tier:
         self.ttl = ttl
         self.similarity = similarity
         self.source = source
+        self.tokens = tokens
 
     def as_dict(self) -> dict[str, Any]:
         near = None if self.similarity is None else round(self.similarity, 4)
         out: dict[str, Any] = {"tier": self.name, "result": self.result, "why": self.why, "ttl": self.ttl}
-        out |= {"similarity": near, "source": self.source}
+        out |= {"similarity": near, "source": self.source, "tokens": self.tokens}
         return {k: v for k, v in out.items() if v is not None}
 
 
@@ -72,6 +74,7 @@ class Decision:
     stored = False
     not_stored: str | None = None
     served = consumed = unserved = saved = 0
+    cached: int | None = None  # of what was consumed, if the backend has said
     usd: float | None = None
     usd_saved: float | None = None
     ms_saved: float | None = None
@@ -118,6 +121,7 @@ class Decision:
                 "consumed": self.consumed,
                 "unserved": self.unserved,
                 "saved": self.saved,
+                **({} if self.cached is None else {"cached": self.cached}),
             },
             "usd": {"consumed": self.usd, "saved": self.usd_saved},
             "ms_saved": None if self.ms_saved is None else round(self.ms_saved, 1),

@@ -26,7 +26,19 @@ from gateway.prices import call_cost
 from gateway.reuse import Reuse
 from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
-from gateway.upstream import Event, Json, broken, read_answer, read_events, send, stream_error, upstream_id, usage_of
+from gateway.upstream import (
+    Event,
+    Json,
+    broken,
+    cached_of,
+    read_answer,
+    read_events,
+    send,
+    stream_error,
+    timings,
+    upstream_id,
+    usage_of,
+)
 from gateway.visit import Visit
 from gateway.wire.assemble import Assembler
 
@@ -78,7 +90,8 @@ class Kitchen:
 class Fill:
     """The call for one request; with `anew`, or after a `former` call that failed, no other question's answer will do.
     `calling`: it is decided that the backend is asked; `whole`: the answer is there; `usage` and `cost` are what the
-    call is known to have taken, also when it failed; `charged` is what counts against limits."""
+    call is known to have taken, also when it failed, and `cached` the part of the prompt that the backend had, if it
+    has said so; `charged` is what counts against limits."""
 
     def __init__(
         self, kitchen: Kitchen, visit: Visit, ask: Ask, *, anew: bool = False, former: "Fill | None" = None
@@ -98,6 +111,7 @@ class Fill:
         self._heard = 0  # events, each about a token
         self.usage = Usage()
         self.cost = Cost()
+        self.cached: int | None = None
         self.charged: tuple[int, float] = (0, 0.0)  # tokens, USD
         self.upstream_id = ""
 
@@ -136,6 +150,7 @@ class Fill:
             raise
         try:
             self._visit.phase("first_byte", self._begun)
+            self._visit.decision.phases |= timings(reply)
             self.upstream_id = upstream_id(reply)
             if reply.headers.get("content-type", "").lower().startswith("text/event-stream"):
                 await self._stream(reply, hearers)
@@ -245,7 +260,7 @@ class Fill:
         ask, config = self._ask, self._visit.snapshot.config
         ms = (perf_counter() - self._begun) * 1000
         hourly = config.backends[ask.backend.name].hourly_cost
-        self.usage = usage_of(answer)
+        self.usage, self.cached = usage_of(answer), cached_of(answer)
 
         def price(usage: Usage) -> float | None:
             return call_cost(ask.model, usage, ms, prices=config.prices, hourly_cost=hourly)

@@ -73,7 +73,8 @@ def _matter(settings: BackendConfig) -> tuple[object, ...]:
     """The settings that `build` uses: where others change, such as a price, a running engine goes on."""
     timeouts = settings.timeouts
     if isinstance(settings, LocalConfig):
-        return ("local", settings.model, settings.precision, settings.max_queue, timeouts)
+        limits = (settings.max_running, settings.max_queue, settings.kv_memory)
+        return ("local", settings.model, settings.precision, settings.quantize, limits, timeouts)
     return ("remote", settings.urls[0], settings.api_key, timeouts)
 
 
@@ -84,7 +85,10 @@ def build(name: str, settings: BackendConfig) -> Backend:
             name,
             model=settings.model,
             precision=settings.precision,
+            quantize=settings.quantize,
+            max_running=settings.max_running,
             max_queue=settings.max_queue,
+            kv_memory=settings.kv_memory,
             first_byte_timeout=timeouts.first_byte,
             between_chunks_timeout=timeouts.between_chunks,
         )

@@ -207,7 +207,7 @@ class Flight:
         """Charge what the call took to whom it was made for."""
         fill = self.fill
         if fill.cost.ms:
-            self._recorder.charge(self.leader.decision, fill.usage, fill.cost)
+            self._recorder.charge(self.leader.decision, fill.usage, fill.cost, fill.cached)
             self.leader.charge(*fill.charged)
 
     def _finish(self) -> None:

@@ -59,8 +59,9 @@ def reuse(d: Decision, entry: Entry, now: float) -> int:
 
 
 def asked(tier: Tier) -> bool:
-    """Does Cache-Status speak of it? Of the semantic tier only where the request is one that it can answer."""
-    return tier.name != "semantic" or tier.result != "skipped"
+    """Does Cache-Status speak of it? Of the semantic tier only where the request is one that it can answer; of the
+    prefix tier never: what it had is known at the end of an answer, which a stream's head comes before."""
+    return tier.name != "prefix" and (tier.name != "semantic" or tier.result != "skipped")
 
 
 def _cache_status(tier: Tier) -> str:

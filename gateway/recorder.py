@@ -5,7 +5,7 @@ from time import perf_counter
 import structlog
 
 from cache.entry import Cost, Usage
-from gateway.decisions import Decision, Ring
+from gateway.decisions import Decision, Ring, Tier
 from gateway.ledger import Ledger
 
 log = structlog.get_logger("refrain")
@@ -29,9 +29,13 @@ class Recorder:
         if decision.error is not None:
             _log(decision)
 
-    def charge(self, decision: Decision, usage: Usage, cost: Cost) -> None:
-        """An upstream call that was made for this request has ended; the request itself may have ended before."""
+    def charge(self, decision: Decision, usage: Usage, cost: Cost, cached: int | None = None) -> None:
+        """An upstream call that was made for this request has ended; the request itself may have ended before.
+        `cached`: how many of the prompt's tokens the backend had (None: it has not said)."""
         decision.phases["upstream"] = cost.ms
+        if cached is not None:
+            decision.tiers += (Tier("prefix", "hit" if cached else "miss", tokens=cached),)
+            decision.cached = (decision.cached or 0) + cached
         decision.consumed += usage.total
         if cost.usd is not None:
             decision.usd = (decision.usd or 0.0) + cost.usd

@@ -28,8 +28,15 @@ from gateway.wire.sse import DONE, EventParser, EventTooLarge
 
 # Statuses whose cause is in the request: their messages tell the client what to change.
 CLIENTS_FAULT = frozenset({400, 404, 409, 413, 415, 422, 429})
+ENGINE_FAULTS = {
+    "engine_failed": "The model failed on this request.",
+    "engine_out_of_memory": "The engine ran out of memory on this request.",
+    "engine_stopping": "The engine is stopping.",
+}
+"""What our own engine reports with a status of 500 or more, by its code."""
 PASSED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
 _ADDRESS = re.compile(r"(?i)\bbearer\s+\S+|\b[a-z][a-z0-9+.-]*://\S+")
+_TIMING = re.compile(r"(?:^|,)\s*(queue|prefill);dur=(\d{1,9}(?:\.\d{1,9})?)\s*(?=,|$)")
 _FIELD = re.compile(r"[A-Za-z_][\w.\[\]]{0,100}")
 _FIELD_HEAD = re.compile(r"[.\[]")
 _PREFIXED = re.compile(r"(?i)\b(?:sk|rf|pk|key|api|xai|gsk)[-_][\w*+/=.-]{6,}")
@@ -119,8 +126,19 @@ def usage_of(answer: Json | None) -> Usage:
     return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
 
+def cached_of(answer: Json | None) -> int | None:
+    """How many of the prompt's tokens the backend had from an earlier prompt, as it reports; None where it does not."""
+    usage = (answer or {}).get("usage")
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    return _whole(details.get("cached_tokens")) if isinstance(details, dict) else None
+
+
 def _count(value: Any) -> int:
-    return value if type(value) is int and 0 <= value < 2**53 else 0
+    return _whole(value) or 0
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**53 else None
 
 
 def upstream_id(reply: Reply) -> str:
@@ -146,6 +164,12 @@ def failure(error: BackendError) -> ApiError:
             return ApiError(502, text, code="backend_reply_too_large")
 
 
+def timings(reply: Reply) -> dict[str, float]:
+    """What an engine says of the time before its first token, as phases of the decision: milliseconds by name."""
+    found = _TIMING.findall(reply.headers.get("server-timing", ""))
+    return {f"upstream_{name}": float(ms) for name, ms in found}
+
+
 def stream_error(parsed: Json, backend: Backend) -> ApiError:
     """The error that a backend sent in place of an answer, or in the middle of its stream."""
     text = "The backend reported an error in the middle of its answer."
@@ -158,15 +182,17 @@ def _refusal(backend: Backend, reply: Reply, raw: bytes, model: str, fields: Con
     if status in (401, 403):
         text = f"Backend '{name}' refused the gateway's credentials ({status}): check its `api_key`."
         return ApiError(502, text, code="backend_auth_failed", headers={"x-should-retry": "false"}, final=True)
-    if status not in CLIENTS_FAULT:
-        known = status if 500 <= status < 600 else 502
-        final = status < 500
-        text = f"Backend '{name}' answered {status}."
-        return ApiError(known, text, code="backend_error", headers=headers, final=final)
     try:
         envelope = msgspec.json.decode(raw).get("error")
     except (msgspec.DecodeError, AttributeError, RecursionError, UnicodeDecodeError):
         envelope = None
+    if status not in CLIENTS_FAULT:
+        known = status if 500 <= status < 600 else 502
+        final = status < 500
+        code = envelope.get("code") if isinstance(envelope, dict) else None
+        fault = ENGINE_FAULTS.get(code) if isinstance(code, str) else None
+        text = fault or f"Backend '{name}' answered {status}."
+        return ApiError(known, text, code=code if fault else "backend_error", headers=headers, final=final)
     error = _from_envelope(
         status, envelope, f"Backend '{name}' refused the request ({status}).", model, fields, backend.private
     )

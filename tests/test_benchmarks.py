@@ -9,15 +9,15 @@ import sys
 
 import pytest
 
-from benchmarks import embedding, hits, index, meaning, streams
+from benchmarks import embedding, engine, hits, index, meaning, streams
 from benchmarks.report import Figures, Row, table
 from tests.support.process import ROOT, environment
 
 
-def measured(group: str) -> Figures:
+def measured(group: str, seconds: int = 110) -> Figures:
     command = [sys.executable, "-m", "benchmarks", group, "--quick", "--json"]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=110, check=False
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=seconds, check=False
     )
     assert done.returncode == 0, done.stderr
     figures: dict[str, Figures] = json.loads(done.stdout)
@@ -79,3 +79,18 @@ def test_embedding() -> None:
     f = measured("embedding")
     assert 0 < f["bare_10_ms"] < f["bare_60_ms"]
     assert bars(embedding.rows(f)) == ["<= +1 ms"]
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.timeout(300)
+def test_engine() -> None:
+    f = measured("engine", seconds=290)
+    # On any machine a known prefix is computed sooner, a batch is faster than its requests one by one, and the number
+    # of passes is what the plan of the steps says.
+    assert 0 < f["warm_ms"] < f["cold_ms"]
+    assert f["at_8"] > f["alone"] > 0
+    assert 1 <= f["arrival_passes"] <= 3
+    assert abs(f["int4_perplexity"] / f["fp32_perplexity"] - 1) < 0.05
+    speed, passes = [">= 2.5x", ">= 3.5x", "<= 0.1x", ">= 0.85x", ">= 1.5x", ">= 1.4x"], ["<= 3 passes", "<= 6x"]
+    assert bars(engine.rows(f)) == [*speed, "within 1%", *passes]

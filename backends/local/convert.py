@@ -1,7 +1,8 @@
 """A GGUF file becomes a Hugging Face model folder (safetensors, fp32), once, kept in the user's cache.
 
 Reading a GGUF takes many seconds, reading the folder one. The folder's name has the digest of the file's content, so
-it is never another file's. Tensors go through one at a time: the memory needed is that of the largest one.
+it is never another file's. Tensors go through one at a time: the memory needed is that of the largest one. That is for
+models of the `llama` architecture with a byte-level vocabulary; all others are left to transformers (foreign.py).
 
 Facts that this file rests on:
 - llama.cpp stores the rows of the query and key projections of the `llama` architecture in another order (rotary pairs
@@ -60,11 +61,16 @@ def converted(gguf_file: Path, name: str, report: Report) -> Path:
     with _locked(folder.with_name(folder.name + ".lock"), lambda: report(f"another process is converting {name}")):
         if not folder.is_dir():
             partial = folder.with_name(folder.name + ".partial")
-            shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
-            partial.mkdir()
+            _empty(partial)
             _convert(gguf_file, partial, name, report)
             partial.rename(folder)
     return folder
+
+
+def _empty(folder: Path) -> None:
+    """A new folder, whatever a process that was killed, or an attempt that failed, has left there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
 
 
 @contextlib.contextmanager
@@ -87,23 +93,34 @@ def _convert(gguf_file: Path, folder: Path, name: str, report: Report) -> None:
         reader = GGUFReader(gguf_file)
     except ValueError as error:
         raise ModelNotFound(f"{gguf_file} is no GGUF file: {error}") from error
-    meta = _Metadata(reader, gguf_file)
+    try:
+        _write_folder(reader, folder, name, report)
+    except _Unknown as error:
+        from backends.local.foreign import save_as_folder
+
+        _empty(folder)
+        save_as_folder(gguf_file, reader, folder, name, str(error), report)
+
+
+class _Unknown(Exception):
+    """We do not know how to read this file. The text, a clause, says why."""
+
+
+def _write_folder(reader: Any, folder: Path, name: str, report: Report) -> None:
+    meta = _Metadata(reader)
     config = _config(meta, tied=all(tensor.name != "output.weight" for tensor in reader.tensors))
     _write_json(folder / "config.json", config)
-    _write_json(
-        folder / "generation_config.json",
-        {"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]},
-    )
+    ends = {key: config[key] for key in ("bos_token_id", "eos_token_id")}
+    _write_json(folder / "generation_config.json", ends)
     _write_tokenizer(meta, folder)
-    _write_weights(reader.tensors, config, folder / "model.safetensors", meta, f"converting {name}", report)
+    _write_weights(reader.tensors, config, folder / "model.safetensors", f"converting {name}", report)
 
 
 class _Metadata:
-    """The keys of the file. A missing one means a file that we do not know how to read."""
+    """The keys of the file."""
 
-    def __init__(self, reader: Any, file: Path) -> None:
+    def __init__(self, reader: Any) -> None:
         self._fields = reader.fields
-        self._file = file
 
     def get(self, key: str, default: Any = None) -> Any:
         field = self._fields.get(key)
@@ -112,21 +129,16 @@ class _Metadata:
     def need(self, key: str) -> Any:
         value = self.get(key)
         if value is None:
-            raise self.refuse(f"it has no {key}")
+            raise _Unknown(f"it has no {key}")
         return value
-
-    def refuse(self, why: str) -> ModelNotFound:
-        return ModelNotFound(
-            f"{self._file.name} cannot be converted: {why}. Give the model's folder with safetensors instead."
-        )
 
 
 def _config(meta: _Metadata, *, tied: bool) -> dict[str, Any]:
     architecture = meta.need("general.architecture")
     if architecture != "llama":
-        raise meta.refuse(f"its architecture is {architecture}, not llama")
+        raise _Unknown(f"its architecture is {architecture}, not llama")
     if meta.get("llama.rope.scaling.type", "none") != "none" or meta.get("llama.expert_count", 0):
-        raise meta.refuse("it has scaled rotary positions or experts")
+        raise _Unknown("it has scaled rotary positions or experts")
     heads = meta.need("llama.attention.head_count")
     hidden = meta.need("llama.embedding_length")
     return {
@@ -162,7 +174,7 @@ def _write_tokenizer(meta: _Metadata, folder: Path) -> None:
         "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level]),
     }
     if kind != "gpt2" or split not in splits:
-        raise meta.refuse(f"its tokenizer is {kind}/{split}")
+        raise _Unknown(f"its tokenizer is {kind}/{split}")
     tokens = meta.need("tokenizer.ggml.tokens")
     merges = [tuple(merge.split(" ")) for merge in meta.need("tokenizer.ggml.merges")]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
@@ -189,9 +201,7 @@ def _write_tokenizer(meta: _Metadata, folder: Path) -> None:
     )
 
 
-def _write_weights(
-    tensors: Any, config: dict[str, Any], file: Path, meta: _Metadata, phase: str, report: Report
-) -> None:
+def _write_weights(tensors: Any, config: dict[str, Any], file: Path, phase: str, report: Report) -> None:
     from gguf.quants import dequantize
 
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -199,7 +209,7 @@ def _write_weights(
     for tensor in tensors:
         shape = [int(size) for size in reversed(tensor.shape)]  # ggml counts dimensions from the innermost
         end = offset + 4 * int(np.prod(shape))
-        header[_hf_name(tensor.name, meta)] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}
+        header[_hf_name(tensor.name)] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the tensors must begin on a multiple of 8
@@ -219,14 +229,14 @@ def _write_weights(
         os.fsync(out.fileno())
 
 
-def _hf_name(name: str, meta: _Metadata) -> str:
+def _hf_name(name: str) -> str:
     """ "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight" """
     parts = name.split(".")
     layer = ""
     if parts[0] == "blk":
         layer, parts = f"model.layers.{parts[1]}.", parts[2:]
     if len(parts) != 2 or parts[0] not in NAMES or parts[1] != "weight":
-        raise meta.refuse(f"it has a tensor {name}")
+        raise _Unknown(f"it has a tensor {name}")
     return f"{layer}{NAMES[parts[0]]}.weight"
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import uvicorn
 
 from backends.local.cpu import worker_threads
+from backends.local.errors import CannotServe
+from backends.local.limits import KV_MEMORY, MAX_QUEUE, MAX_RUNNING
 from backends.local.models import ModelNotFound
-from backends.local.scheduler import MAX_QUEUE
 from backends.local.server import create_app
 from backends.local.service import Service, log
 
@@ -26,13 +27,18 @@ def run_engine(
     *,
     model: str,
     precision: str = "auto",
+    quantize: str = "none",
     uds: str | None = None,
     host: str = "127.0.0.1",
     port: int | None = None,
     parent_pipe: bool = False,
+    max_running: int = MAX_RUNNING,
     max_queue: int = MAX_QUEUE,
+    kv_memory: int = KV_MEMORY,
+    any_model: bool = False,
 ) -> None:
-    """Serve `model` on the Unix socket `uds`, or on `host` and `port`, until SIGTERM or SIGINT. Never returns.
+    """Serve `model` on the Unix socket `uds`, or on `host` and `port`, until SIGTERM or SIGINT. Never returns. The rest
+    is as in Service.
 
     With `parent_pipe` the process also ends when its standard input does, so that it never outlives its parent. Exit
     status 1, after a line "error: ..." on standard error, where it cannot serve.
@@ -40,7 +46,15 @@ def run_engine(
     # torch's thread pools are sized when it is imported.
     os.environ.setdefault("OMP_NUM_THREADS", str(worker_threads()))
     try:
-        service = Service(model=model, precision=precision, max_queue=max_queue)
+        service = Service(
+            model=model,
+            precision=precision,
+            quantize=quantize,
+            max_running=max_running,
+            max_queue=max_queue,
+            kv_memory=kv_memory,
+            any_model=any_model,
+        )
     except (ModelNotFound, ValueError, OSError) as error:
         log(f"error: {error}")
         sys.exit(1)
@@ -89,7 +103,7 @@ async def _serve(service: Service, listener: socket.socket) -> int:
         try:
             service.load()
         except Exception as error:
-            if not isinstance(error, ModelNotFound):
+            if not isinstance(error, ModelNotFound | CannotServe):
                 log(traceback.format_exc())  # there is no request yet whose text it could quote
             service.progress.finish(f"error: {error or type(error).__name__}")
             loop.call_soon_threadsafe(failed)

@@ -1,6 +1,10 @@
-"""Errors of the engine's API, in the OpenAI envelope."""
+"""Errors of the engine's API, in the OpenAI envelope, and the one that ends its start."""
 
 from typing import Any
+
+
+class CannotServe(Exception):
+    """The engine cannot serve this model with these settings. The text says what to change."""
 
 
 class RequestError(Exception):

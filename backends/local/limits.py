@@ -1,6 +1,15 @@
-"""How long an answer may be."""
+"""How much the engine takes on, and how long an answer may be."""
 
 from backends.local.errors import RequestError
+
+MAX_RUNNING = 16
+"""Choices that are written at once."""
+MAX_QUEUE = 64
+"""Requests that may wait behind them."""
+KV_MEMORY = 2**30
+"""Bytes for keys and values, of running requests and the prefix cache together."""
+STALLED = 30.0
+"""Seconds after which a step of the model that goes on is called a stall. One takes well under a second."""
 
 # Without a limit in the request. A small model that lost the thread goes on for ever: 512 tokens are 20 s of one core.
 # For legacy completions it is OpenAI's documented default.
@@ -8,24 +17,23 @@ CHAT_DEFAULT = 512
 TEXT_DEFAULT = 16
 
 
-def max_tokens(*, prompt: int, asked: int | None, context: int, default: int, param: str) -> int:
-    """The tokens the answer may have, at least 1, so that prompt and answer fit in the context.
+def max_tokens(*, prompt: int, asked: int | None, context: int, memory: int, default: int, param: str) -> int:
+    """The tokens the answer may have, at least 1, so that prompt and answer fit both in the model's `context` and in
+    the `memory` for keys and values, counted in tokens.
 
     `param` names the field the prompt came from. Raises RequestError (context_length_exceeded) with the numbers where
     the prompt, or the prompt and the tokens asked for, do not fit."""
-    if prompt >= context:
-        raise _overflow(f"However, '{param}' has {prompt} tokens and leaves no room for an answer.", context, param)
-    if asked is None:
-        return min(default, context - prompt)
-    if prompt + asked > context:
+    room = min(context, memory)
+    if prompt >= room:
+        problem = f"However, '{param}' has {prompt} tokens and leaves no room for an answer."
+    elif asked is not None and prompt + asked > room:
         numbers = f"{prompt + asked} tokens ({prompt} in '{param}', {asked} in the completion)"
-        raise _overflow(f"However, you requested {numbers}.", context, param)
-    return asked
-
-
-def _overflow(text: str, context: int, param: str) -> RequestError:
-    return RequestError(
-        f"This model's maximum context length is {context} tokens. {text} Shorten '{param}' or the completion.",
-        param=param,
-        code="context_length_exceeded",
+        problem = f"However, you requested {numbers}."
+    else:
+        return min(default, room - prompt) if asked is None else asked
+    limit = f"This model's maximum context length is {room} tokens"
+    if memory < context:
+        limit += f" here (its own is {context}, but the engine's memory for keys and values holds no more)"
+    raise RequestError(
+        f"{limit}. {problem} Shorten '{param}' or the completion.", param=param, code="context_length_exceeded"
     )

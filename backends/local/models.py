@@ -55,13 +55,13 @@ def find(model: str) -> Source:
     return Source(model, "hub", model, "hub")
 
 
-def revision(model: str, precision: str) -> str:
-    """What tells this engine's answers from another's: weights, precision, quantization."""
+def revision(model: str, precision: str, quantize: str = "none") -> str:
+    """What tells this engine's answers from another's: weights, precision (resolved, never `auto`), quantization."""
     try:
         source = find(model)
     except ModelNotFound:
-        return f"local:{model}@missing:{precision}:none"
-    return f"local:{source.name}@{source.fingerprint}:{precision}:none"
+        return f"local:{model}@missing:{precision}:{quantize}"
+    return f"local:{source.name}@{source.fingerprint}:{precision}:{quantize}"
 
 
 def _packaged(model: str, package: Package) -> Source:

@@ -1,4 +1,5 @@
-"""The number format of the weights, decided without torch: the gateway needs it for the backend's revision."""
+"""The number formats of computation and weights, decided without torch: the gateway needs them for the backend's
+revision."""
 
 import importlib.metadata
 from collections.abc import Collection
@@ -8,6 +9,9 @@ from typing import Literal
 from backends.local.cpu import cpu_flags
 
 Precision = Literal["fp32", "bf16"]
+"""What is computed in, and what weights are kept in that are not quantized."""
+Quantization = Literal["none", "int8", "int4"]
+"""Bits of the weights of the decoder layers."""
 
 # Elsewhere bf16 runs, but without instructions for it: slower than fp32, and less exact.
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
@@ -28,6 +32,17 @@ def choose_precision(wanted: str, *, flags: Collection[str], cuda: bool) -> Prec
 def resolve_precision(wanted: str) -> Precision:
     """What `wanted` means on this machine. Raises ValueError for an unknown name."""
     return choose_precision(wanted, flags=cpu_flags(), cuda=_cuda())
+
+
+def check_quantization(wanted: str) -> Quantization:
+    """`wanted`, which is one of the known ones. Raises ValueError for any other."""
+    if wanted == "none":
+        return "none"
+    if wanted == "int8":
+        return "int8"
+    if wanted == "int4":
+        return "int4"
+    raise ValueError(f"quantize must be none, int8 or int4, not {wanted!r}")
 
 
 def _cuda() -> bool:

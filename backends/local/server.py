@@ -14,13 +14,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from backends.local.answer import CLIENT_LEFT, Answer, error_response
-from backends.local.errors import RequestError
+from backends.local.embeddings import parse_embeddings
+from backends.local.errors import RequestError, wrong_value
+from backends.local.limits import STALLED
 from backends.local.params import ChatRequest, TextRequest, parse_chat, parse_text
-from backends.local.replies import ChatForm, Form, Head, TextForm
+from backends.local.replies import ChatForm, Head, TextForm
 from backends.local.service import Service, log
 from backends.local.work import Event
 
 MAX_BODY = 10 * 2**20
+SALT_HEADER = "x-refrain-prefix-salt"
+"""Names the partition of the prefix cache: requests with different ones share nothing."""
+PARTY_HEADER = "x-refrain-party"
+"""Who shares the model fairly with others."""
+MAX_LABEL = 128
 
 Endpoint = Callable[[Request], Awaitable[Response | Answer]]
 
@@ -32,9 +39,12 @@ def create_app(service: Service) -> Starlette:
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        if service.ready:
-            return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "loading", "detail": service.progress.detail}, 503)
+        if not service.ready:
+            return JSONResponse({"status": "loading", "detail": service.progress.detail}, 503)
+        if (seconds := service.stalled) > STALLED:
+            detail = f"a step of the model has been running for {seconds:.0f} s"
+            return JSONResponse({"status": "stalled", "detail": detail}, 503)
+        return JSONResponse({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -44,10 +54,13 @@ def create_app(service: Service) -> Starlette:
         return JSONResponse({"object": "list", "data": [model]})
 
     async def chat(request: Request) -> Response | Answer:
-        return await _answer(service, request, parse_chat, ChatForm())
+        return await _answer(service, request, parse_chat, ChatForm)
 
     async def text(request: Request) -> Response | Answer:
-        return await _answer(service, request, parse_text, TextForm())
+        return await _answer(service, request, parse_text, TextForm)
+
+    async def embeddings(request: Request) -> Response:
+        return await _embed(service, request)
 
     async def http_error(request: Request, error: Exception) -> Response:
         """404 and 405."""
@@ -65,6 +78,7 @@ def create_app(service: Service) -> Starlette:
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", text, methods=["POST"]),
+            Route("/v1/embeddings", embeddings, methods=["POST"]),
             Route("/v1/models", models),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
@@ -77,41 +91,69 @@ def create_app(service: Service) -> Starlette:
 
 
 async def _answer(
-    service: Service, request: Request, parse: Callable[[object], ChatRequest | TextRequest], form: Form
+    service: Service,
+    request: Request,
+    parse: Callable[[object], ChatRequest | TextRequest],
+    form: type[ChatForm] | type[TextForm],
 ) -> Response | Answer:
-    """Check and submit one request. Every error becomes an envelope here, and an unexpected one is logged without its
-    text, which may quote the prompt."""
+    """Check and submit one request."""
+    arrived = time.perf_counter()
     head = Head(_new_id(form.id_prefix), int(time.time()), service.name, service.system_fingerprint)
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def emit(event: Event) -> None:
+        loop.call_soon_threadsafe(events.put_nowait, event)
+
     try:
+        salt, party = _label(request, SALT_HEADER), _label(request, PARTY_HEADER)
         parsed = parse(await _read_json(request))
-        work = await service.work(parsed)
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def emit(event: Event) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-        job = service.submit(work, emit)
-    except RequestError as error:
-        return error_response(error, service.metrics, head.id)
-    except ClientDisconnect:
-        service.metrics.requests.labels(str(CLIENT_LEFT)).inc()
-        return Response(status_code=CLIENT_LEFT)
+        job = await service.submit(parsed, emit, salt=salt, party=party)
     except Exception as error:
-        log(f"request failed: {type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}")
-        hidden = RequestError(
-            "The engine failed on this request.", status=500, type="server_error", code="engine_failed"
-        )
-        return error_response(hidden, service.metrics, head.id)
+        return _failure(service, error, head.id)
+    options = parsed.options
     return Answer(
         events=events,
         cancel=lambda: service.cancel(job),
-        form=form,
+        form=form(logprobs=options.sampling.logprobs is not None),
         head=head,
-        stream=parsed.options.stream,
-        include_usage=parsed.options.include_usage,
+        arrived=arrived,
+        stream=options.stream,
+        include_usage=options.include_usage,
         metrics=service.metrics,
     )
+
+
+async def _embed(service: Service, request: Request) -> Response:
+    request_id = _new_id("embd-")
+    try:
+        parsed = parse_embeddings(await _read_json(request))
+        reply = await service.embed(parsed, request.is_disconnected)
+    except Exception as error:
+        return _failure(service, error, request_id)
+    service.metrics.requests.labels("200").inc()
+    service.metrics.tokens.labels("prompt").inc(reply.tokens)
+    return Response(reply.body, headers={"x-request-id": request_id}, media_type="application/json")
+
+
+def _failure(service: Service, error: Exception, request_id: str) -> Response:
+    """Every error becomes an envelope here, and an unexpected one is logged without its text, which may quote the
+    prompt."""
+    if isinstance(error, ClientDisconnect):
+        service.metrics.requests.labels(str(CLIENT_LEFT)).inc()
+        return Response(status_code=CLIENT_LEFT)
+    if isinstance(error, RequestError):
+        return error_response(error, service.metrics, request_id)
+    log(f"request failed: {type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}")
+    hidden = RequestError("The engine failed on this request.", status=500, type="server_error", code="engine_failed")
+    return error_response(hidden, service.metrics, request_id)
+
+
+def _label(request: Request, name: str) -> str:
+    value = request.headers.get(name, "")
+    if len(value) > MAX_LABEL or not (value.isascii() and value.isprintable()):
+        raise wrong_value(name, f"at most {MAX_LABEL} printable ASCII characters")
+    return value
 
 
 async def _read_json(request: Request) -> object:

@@ -16,6 +16,11 @@ class Tokenizer:
         self._tokenizer = tokenizer
 
     @property
+    def inner(self) -> Any:
+        """The transformers tokenizer, for what reads it once."""
+        return self._tokenizer
+
+    @property
     def end_token(self) -> int | None:
         token: int | None = self._tokenizer.eos_token_id
         return token

@@ -39,7 +39,7 @@ def _options(
 app.command()(serve.serve)
 app.command()(check.check)
 app.command()(ask.ask)
-app.command()(engine.engine)
+app.add_typer(engine.app)
 app.add_typer(keys.app)
 app.add_typer(cache.app)
 

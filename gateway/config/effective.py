@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from gateway.config.backends import LocalBackend
 from gateway.config.fields import Section, is_loopback
 from gateway.config.models import Config
-from gateway.config.not_yet import BATCH_MODE_YET, NOT_YET
+from gateway.config.not_yet import BATCH_MODE_YET, FOR_LOCAL_ONLY, NOT_YET
 
 # Below this a key may be found by trying, which a plain digest does not slow down.
 _SHORT_KEY = 20
@@ -34,7 +35,8 @@ def _not_yet(value: object, path: tuple[str, ...]) -> Iterator[str]:
             default = field.get_default(call_default_factory=True)
             # None is "off" or "not there": what a feature that has not come does anyway. So are plain defaults.
             idle = chosen is None or (chosen == default and not isinstance(chosen, Section))
-            if name in value.model_fields_set and not idle:
+            heeded = isinstance(value, LocalBackend) and name in FOR_LOCAL_ONLY
+            if name in value.model_fields_set and not idle and not heeded:
                 yield from _not_yet(chosen, (*path, name))
     elif isinstance(value, Mapping):
         for name, entry in value.items():
@@ -80,3 +82,6 @@ def _open_to_all(config: Config) -> Iterator[str]:
     for name, endpoint in config.endpoints.items():
         if endpoint.share == "public":
             yield f"endpoints.{name}.share: public, so one tenant may get an answer that another one's request has made"
+        if endpoint.prefix_scope == "public":
+            what = "the time of an answer tells a tenant whether another one's prompts begin like its own"
+            yield f"endpoints.{name}.prefix_scope: public, so {what}"

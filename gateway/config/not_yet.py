@@ -10,11 +10,9 @@ NOT_YET: dict[str, str] = {
     "server.workers": NOTHING_YET,
     "server.admin_port": NOTHING_YET,
     "backends.*.max_queue": "holds for `kind: local` only yet",
-    "backends.*.max_running": NOTHING_YET,
+    "backends.*.max_running": "holds for `kind: local` only yet",
     "backends.*.retries": NOTHING_YET,
     "backends.*.utilization": NOTHING_YET,
-    "backends.*.quantize": NOTHING_YET,
-    "backends.*.kv_memory": NOTHING_YET,
     "backends.*.replicas": "only the first one is used yet",
     "backends.*.balance": NOTHING_YET,
     "backends.*.upstream_batches": NOTHING_YET,
@@ -22,7 +20,6 @@ NOT_YET: dict[str, str] = {
     "endpoints.*.fallback": NOTHING_YET,
     "endpoints.*.deadline": NOTHING_YET,
     "endpoints.*.priority": NOTHING_YET,
-    "endpoints.*.prefix_scope": NOTHING_YET,
     "endpoints.*.retrieval": NOTHING_YET,
     "endpoints.*.budget": NOTHING_YET,
     "endpoints.*.cache.semantic.max_error": NOTHING_YET,
@@ -32,5 +29,8 @@ NOT_YET: dict[str, str] = {
     "decisions.log": NOTHING_YET,
     "request_log": NOTHING_YET,
 }
+
+FOR_LOCAL_ONLY = frozenset({"max_queue", "max_running"})
+"""Those of the settings above that a local backend does heed."""
 
 BATCH_MODE_YET = "`batch` works like `request_response` yet"

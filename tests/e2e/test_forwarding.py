@@ -18,6 +18,8 @@ NOT_FORWARDED = {
     "x-refrain-ttl": "10m",
     "x-refrain-tier": "exact",
     "x-refrain-on-behalf": "user=u; permissions=hr",
+    "x-refrain-prefix-salt": "client",
+    "x-refrain-party": "client",
     "cache-control": "max-age=60",
     "prefer": "wait=1",
     "openai-organization": "org-client",

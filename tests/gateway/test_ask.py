@@ -1,6 +1,7 @@
 """A request understood: its key, its form, what goes upstream. The snapshot is a real one; nothing is sent here."""
 
 import json
+import re
 import time
 from decimal import Decimal
 from typing import Any
@@ -34,6 +35,8 @@ endpoints:
   careful: {sampled: bypass}
   uncached: {cache: {exact: off}}
   tolerant: {normalize: text}
+  prefix_user: {prefix_scope: user}
+  prefix_public: {prefix_scope: public}
 """,
     {},
 )
@@ -188,15 +191,20 @@ def test_no_field_or_header_chooses_a_scope_a_backend_or_a_credential() -> None:
         b"x-refrain-tenant": b"globex",
         b"x-refrain-on-behalf": b"user=bob",
         b"x-forwarded-user": b"bob",
+        b"x-refrain-prefix-salt": b"0" * 32,
+        b"x-refrain-party": b"0" * 32,
         b"api-key": b"sk-other",
         b"openai-organization": b"org-other",
         b"host": b"evil.example",
     }
     mine, theirs = ask(), ask(headers=hostile)
     assert (theirs.key, theirs.scope, theirs.backend, theirs.headers) == (mine.key, mine.scope, mine.backend, ())
-    for name in ("api_base", "base_url", "api_key", "namespace", "salt", "tenant", "scope", "backend"):
+    assert theirs.call(stream=True) == mine.call(stream=True)
+    fields = ("api_base", "base_url", "api_key", "namespace", "salt", "cache_salt", "tenant", "scope", "backend")
+    for name in fields:
         steered = ask({**BODY, name: "http://evil.example"})
         assert (steered.scope, steered.backend) == (mine.scope, mine.backend)
+        assert steered.call(stream=True).prefix_salt == mine.call(stream=True).prefix_salt
         assert steered.key != mine.key  # an unknown field like any other
 
 
@@ -236,12 +244,52 @@ def test_text_is_normalized_only_where_the_endpoint_says_so() -> None:
     assert b" Hello? " in ask(spaced, endpoint="tolerant").call(stream=False).body
 
 
+# What an engine of our own is told of who asks
+
+
+def salts(endpoint: str) -> list[str]:
+    """Of two users of one tenant, and of one of another tenant."""
+    who = (ALICE, Principal("acme", "bob", frozenset({"hr"})), Principal("globex", "alice"))
+    return [ask(principal=principal, endpoint=endpoint).call(stream=True).prefix_salt for principal in who]
+
+
+def test_prompts_share_prefixes_within_the_scope_of_their_endpoint() -> None:
+    alice, bob, other = salts("default")
+    assert alice == bob != other
+    assert salts("personal") == salts("default")  # who shares answers is another question
+    assert len(set(salts("prefix_user"))) == 3
+    assert len(set(salts("prefix_public"))) == 1
+    everything = {*salts("default"), *salts("prefix_user"), *salts("prefix_public")}
+    assert len(everything) == 2 + 3 + 1
+    assert all(re.fullmatch("[0-9a-f]{32}", salt) for salt in everything)
+
+
+def test_names_do_not_run_into_each_other() -> None:
+    def named(tenant: str, user: str) -> Call:
+        return ask(principal=Principal(tenant, user), endpoint="prefix_user").call(stream=True)
+
+    one, two = named("org_1", "2345"), named("org_12", "345")
+    assert one.prefix_salt != two.prefix_salt
+    assert one.party != two.party
+
+
+def test_each_user_is_a_party_whatever_the_scope() -> None:
+    calls = [ask(endpoint=e).call(stream=False) for e in ("default", "prefix_user", "prefix_public")]
+    assert len({call.party for call in calls}) == 1
+    others = [Principal("acme", "bob"), Principal("globex", "alice")]
+    parties = {ask(principal=p).call(stream=False).party for p in (ALICE, *others)}
+    assert len(parties) == 3
+    assert all(re.fullmatch("[0-9a-f]{32}", party) for party in parties)
+    assert parties.isdisjoint(salts("prefix_user"))
+
+
 # What goes upstream
 
 
 def test_an_ordinary_request_goes_upstream_as_it_came() -> None:
     raw = b'{"messages" : [{"role":"user","content":"\\u00e9\\ud83d\\ude00"}],\n "model":"gpt-x", "temperature": 0.70}'
-    assert ask(raw=raw).call(stream=False) == Call("chat/completions", raw)
+    call = ask(raw=raw).call(stream=False)
+    assert call == Call("chat/completions", raw, prefix_salt=call.prefix_salt, party=call.party)
     assert ask({"model": "gpt-x", "prompt": "x"}, api="completions").call(stream=False).path == "completions"
 
 

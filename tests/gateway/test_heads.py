@@ -73,6 +73,10 @@ def test_an_answer_older_than_asked_is_forwarded_in_a_word_of_the_standard() -> 
     assert cache_status(Tier("exact", "miss", "older_than_asked")).removeprefix("exact; fwd=") in FORWARD
 
 
+def test_the_prefix_tier_is_not_in_cache_status() -> None:
+    assert cache_status(Tier("exact", "miss"), Tier("prefix", "hit", tokens=64)) == "exact; fwd=miss"
+
+
 def test_the_tier_nearest_the_backend_comes_first() -> None:
     assert (
         cache_status(Tier("exact", "miss"), Tier("semantic", "hit", ttl=5)) == "semantic; hit; ttl=5, exact; fwd=miss"

@@ -194,6 +194,25 @@ def test_a_decision_balances_whenever_its_calls_end(given: Any, consumed: int, u
     assert d.as_dict()["tokens"]["unserved"] == unserved
 
 
+@pytest.mark.parametrize(
+    ("calls", "cached", "tiers"),
+    [
+        ([None], None, []),
+        ([0], 0, [{"tier": "prefix", "result": "miss", "tokens": 0}]),
+        ([None, 64], 64, [{"tier": "prefix", "result": "hit", "tokens": 64}]),
+    ],
+)
+def test_what_the_backend_had_of_the_prompt_is_in_the_decision(
+    calls: list[int | None], cached: int | None, tiers: list[Any]
+) -> None:
+    recorder, d = Recorder(10), decision(outcome="miss", served=80)
+    for tokens in calls:
+        recorder.charge(d, Usage(70, 10), Cost(5.0), tokens)
+    recorder.finish(d, 0.0)
+    shown = d.as_dict()
+    assert (shown["tokens"].get("cached"), shown["tiers"]) == (cached, tiers)
+
+
 def test_a_decision_is_recorded_once_whoever_ends_it_first() -> None:
     recorder, d = Recorder(10), decision(outcome="miss")
     recorder.finish(d, 0.0)

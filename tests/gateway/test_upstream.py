@@ -11,7 +11,18 @@ from backends.base import BackendError, BackendStarting, BackendTimeout, Call, C
 from backends.remote import RemoteBackend
 from cache.entry import Usage
 from gateway.errors import ApiError
-from gateway.upstream import failure, mask, read_answer, read_events, send, stream_error, upstream_id, usage_of
+from gateway.upstream import (
+    cached_of,
+    failure,
+    mask,
+    read_answer,
+    read_events,
+    send,
+    stream_error,
+    timings,
+    upstream_id,
+    usage_of,
+)
 from tests.support.upstream import Reply, Upstream, free_port, upstream
 
 CALL = Call("chat/completions", b"{}")
@@ -83,6 +94,20 @@ async def test_other_statuses_keep_their_text_to_themselves(
     assert (error.status, error.code) == (ours, "backend_error")
     assert "internal" not in error.message + repr(error.headers)
     assert error.type == "server_error"
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_what_our_own_engine_reports_is_said_in_our_words(
+    served: Upstream, backend: RemoteBackend, status: int
+) -> None:
+    answers(served, envelope("internal", code="engine_out_of_memory"), status=status)
+    error = await refused(backend)
+    assert (error.status, error.code) == (status, "engine_out_of_memory")
+    assert error.message == "The engine ran out of memory on this request."
+    for code in ("engine_unknown", ["engine_failed"], None):
+        answers(served, envelope("internal", code=code), status=status)
+        error = await refused(backend)
+        assert (error.code, error.message) == ("backend_error", f"Backend 'fake' answered {status}.")
 
 
 async def test_headers_about_retries_pass_and_no_others(served: Upstream, backend: RemoteBackend) -> None:
@@ -338,6 +363,48 @@ def test_a_key_without_a_digit_is_masked_too(secret: str) -> None:
 def test_usage_is_what_the_backend_reports_where_that_can_be_true(usage: Any, expected: Usage) -> None:
     assert usage_of({"usage": usage}) == expected
     assert usage_of(None) == Usage()
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 64}}, 64),
+        ({"prompt_tokens_details": {"cached_tokens": 0}}, 0),
+        ({"prompt_tokens_details": {"cached_tokens": False}}, None),
+        ({"prompt_tokens_details": {"cached_tokens": -1}}, None),
+        ({"prompt_tokens_details": {"cached_tokens": 1.0}}, None),
+        ({"prompt_tokens_details": {"cached_tokens": None}}, None),
+        ({"prompt_tokens_details": {}}, None),
+        ({"prompt_tokens_details": []}, None),
+        ({"prompt_tokens": 3}, None),
+        (None, None),
+        ([], None),
+    ],
+)
+def test_what_the_backend_had_of_the_prompt_is_what_it_says_if_it_does(usage: Any, expected: int | None) -> None:
+    assert cached_of({"usage": usage}) == expected
+    assert cached_of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("queue;dur=0.25, prefill;dur=33", {"upstream_queue": 0.25, "upstream_prefill": 33.0}),
+        ("prefill;dur=7.5,decode;dur=9, total;dur=20.0", {"upstream_prefill": 7.5}),
+        ("queue;dur=1;desc=x, prefill", {}),
+        ("queue;dur=-1, prefill;dur=1e9", {}),
+        ("queue;dur=nan, myqueue;dur=1", {}),
+        ("cdn-cache;desc=HIT", {}),
+        ("", {}),
+    ],
+)
+async def test_an_engines_times_before_the_first_token_are_phases(
+    served: Upstream, backend: RemoteBackend, value: str, expected: dict[str, float]
+) -> None:
+    answers(served, b"{}", headers={"server-timing": value})
+    reply = await send(backend, CALL, MODEL)
+    assert timings(reply) == expected
+    await reply.aclose()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""A tiny model as a GGUF file, and one engine process with the real model for all tests that need it."""
+"""A tiny model as a GGUF file, and engine processes for all tests that need one: with the tiny and the real model."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
+MODEL = "SmolLM2-135M-Instruct"
 START_TIMEOUT = 110.0  # the first time the weights are converted
 HEADS, KV_HEADS, HIDDEN, INNER, LAYERS, CONTEXT = 4, 2, 64, 96, 2, 100_000
 # Byte-level spellings of the printable ASCII characters and the space, two merged pairs, and two special tokens.
@@ -37,9 +39,9 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _write_tiny_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> dict[str, Any]:
-    """A model of two layers with random weights, that speaks ASCII. Returns its tensors by the names they have in a
-    Hugging Face folder."""
+def _write_tiny_gguf(path: Path, architecture: str = "llama", seed: int = 0, bias: bool = False) -> dict[str, Any]:
+    """A model of two layers with random weights, that speaks ASCII; `bias` adds one to queries, keys and values, as
+    `qwen2` has. Returns its tensors by the names they have in a Hugging Face folder."""
     import gguf
 
     writer = gguf.GGUFWriter(path, architecture)
@@ -64,7 +66,7 @@ def _write_tiny_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> 
     def add(name: str, hf_name: str, *shape: int, heads: int = 0, quantized: bool = False) -> None:
         values = random.standard_normal(shape, dtype=np.float32)
         stored = values
-        if heads:  # as llama.cpp's convert_hf_to_gguf.py permutes these rows
+        if heads and architecture == "llama":  # as llama.cpp's convert_hf_to_gguf.py permutes these rows
             stored = values.reshape(heads, 2, shape[0] // heads // 2, shape[1]).swapaxes(1, 2).reshape(shape)
         if quantized:
             kind = gguf.GGMLQuantizationType.Q8_0
@@ -84,6 +86,10 @@ def _write_tiny_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> 
         add(f"{ours}.attn_q", f"{theirs}.self_attn.q_proj", HIDDEN, HIDDEN, heads=HEADS)
         add(f"{ours}.attn_k", f"{theirs}.self_attn.k_proj", KV_HEADS * head, HIDDEN, heads=KV_HEADS)
         add(f"{ours}.attn_v", f"{theirs}.self_attn.v_proj", KV_HEADS * head, HIDDEN)
+        for part in ("q", "k", "v") if bias else ():
+            values = random.standard_normal(HIDDEN if part == "q" else KV_HEADS * head, dtype=np.float32)
+            writer.add_tensor(f"{ours}.attn_{part}.bias", values)
+            tensors[f"{theirs}.self_attn.{part}_proj.bias"] = values
         add(f"{ours}.attn_output", f"{theirs}.self_attn.o_proj", HIDDEN, HIDDEN)
         add(f"{ours}.ffn_norm", f"{theirs}.post_attention_layernorm", HIDDEN)
         add(f"{ours}.ffn_gate", f"{theirs}.mlp.gate_proj", INNER, HIDDEN, quantized=True)
@@ -101,23 +107,44 @@ def engine_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str
     """The real model on a port: the server's address without /v1, and what it said to /readyz and to a request while it
     was loading."""
     log = tmp_path_factory.mktemp("engine") / "stderr"
-    command = [sys.executable, "-m", "backends.local", "--port", "0", "--precision", "fp32", "--max-queue", "2"]
-    with log.open("w") as stderr:
-        process = subprocess.Popen(command, stderr=stderr, env=os.environ | {"HF_HUB_OFFLINE": "1"})
-    try:
-        url = _address(process, log)
+    with _engine_process(log, "--precision", "fp32") as (process, url):
         status = httpx.get(f"{url}/readyz", timeout=10)
-        refused = httpx.post(f"{url}/v1/completions", json={"prompt": "Hello"}, timeout=10)
+        refused = httpx.post(f"{url}/v1/completions", json={"model": MODEL, "prompt": "Hello"}, timeout=10)
         _wait_until_ready(process, url, log)
         yield url, status, refused
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0, log.read_text()
 
 
 @pytest.fixture
 def engine(engine_start: tuple[str, httpx.Response, httpx.Response]) -> str:
     return engine_start[0]
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path) -> Iterator[str]:
+    """The tiny model on a port, which writes one answer at a time, lets two wait, and has memory for 2**16 tokens: less
+    than its context. The server's address without /v1."""
+    log = tmp_path_factory.mktemp("tiny_engine") / "stderr"
+    memory = str(2**16 * 2 * LAYERS * KV_HEADS * (HIDDEN // HEADS) * 4)
+    limits = ["--max-running", "1", "--max-queue", "2", "--kv-memory", memory]
+    with _engine_process(log, "--model", str(tiny_gguf), "--precision", "fp32", *limits) as (process, url):
+        _wait_until_ready(process, url, log)
+        yield url
+
+
+@contextlib.contextmanager
+def _engine_process(log: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
+    """An engine that listens, and its address without /v1."""
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "backends.local", "--port", "0", *arguments],
+            stderr=stderr,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        )
+    try:
+        yield process, _address(process, log)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0, log.read_text()
 
 
 def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:

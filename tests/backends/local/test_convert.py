@@ -122,7 +122,38 @@ def test_a_file_that_is_no_gguf(tmp_path: Path, content: bytes) -> None:
     assert not list(cache_folder().glob("broken-????????????????"))
 
 
-def test_an_architecture_that_we_do_not_know(tmp_path: Path, write_tiny_gguf: Callable[..., dict[str, Any]]) -> None:
-    write_tiny_gguf(tmp_path / "tiny.gguf", architecture="qwen2")
-    with pytest.raises(ModelNotFound, match=r"architecture is qwen2, not llama.*safetensors instead"):
+def test_another_architecture_goes_through_transformers(
+    tmp_path: Path, write_tiny_gguf: Callable[..., dict[str, Any]]
+) -> None:
+    expected = write_tiny_gguf(tmp_path / "tiny.gguf", architecture="qwen2", bias=True)
+    phases: list[str] = []
+    folder = converted(tmp_path / "tiny.gguf", "tiny", lambda phase, done=None: phases.append(phase))
+    assert "converting tiny with transformers" in phases
+    tensors = load_file(folder / "model.safetensors")
+    assert tensors.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(tensors[name], values, err_msg=name)
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "qwen2"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert tokenizer.encode("ab a<|end|>", add_special_tokens=False).tokens == ["ab", "Ġa", "<|end|>"]
+    assert converted(tmp_path / "tiny.gguf", "tiny", ignore) == folder
+
+
+@pytest.mark.parametrize(
+    ("architecture", "why"),
+    [
+        (
+            "qwen2",
+            r"architecture is qwen2, not llama, and transformers does not find model\.layers\.0\.self_attn\.k_proj",
+        ),
+        ("plamo", r"architecture is plamo, not llama, and transformers says: .*plamo.* not supported"),
+    ],
+)
+def test_what_nobody_can_read(
+    tmp_path: Path, write_tiny_gguf: Callable[..., dict[str, Any]], architecture: str, why: str
+) -> None:
+    """transformers would make up the weights that are missing: those of the biases, which this file has not."""
+    write_tiny_gguf(tmp_path / "tiny.gguf", architecture=architecture)
+    with pytest.raises(ModelNotFound, match=rf"cannot be converted: its {why}.*safetensors instead"):
         converted(tmp_path / "tiny.gguf", "tiny", ignore)
+    assert not list(cache_folder().glob("tiny-????????????????"))

@@ -14,7 +14,7 @@ import pytest
 
 from backends.base import Call, ConnectFailed
 from backends.local.backend import LocalBackend
-from backends.supervisor import MAX_BACKOFF, Supervisor, backoff
+from backends.supervisor import Supervisor
 
 START = 60.0  # seconds that the engine may take on a busy machine
 
@@ -106,6 +106,26 @@ async def test_a_model_that_is_not_there(tmp_path: Path) -> None:
         await backend.aclose()
 
 
+async def test_what_the_engine_is_told(tiny_gguf: Path) -> None:
+    settings = {"precision": "bf16", "quantize": "int8", "max_running": 3, "max_queue": 0, "kv_memory": 2**20}
+    backend = LocalBackend("tiny", model=str(tiny_gguf), **settings)  # type: ignore[arg-type]
+    assert backend.revision.endswith(":bf16:int8")
+    await backend.start()
+    try:
+        await eventually(lambda: backend.pid)
+        line = Path(f"/proc/{backend.pid}/cmdline").read_text().split("\0")  # noqa: ASYNC240
+    finally:
+        await backend.aclose()
+    told = {f"--{name.replace('_', '-')}={value}" for name, value in settings.items()}
+    assert told | {f"--model={tiny_gguf}", "--any-model"} <= set(line)
+
+
+@pytest.mark.parametrize("settings", [{"quantize": "int3"}, {"precision": "fp8"}])
+def test_a_form_of_weights_that_cannot_be(settings: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"quantize|precision"):
+        LocalBackend("none", model="any", **settings)  # type: ignore[arg-type]
+
+
 async def test_what_the_engine_says_is_logged_and_nothing_is_left_behind(tiny_gguf: Path) -> None:
     lines: list[str] = []
     supervisor = Supervisor(["--model", str(tiny_gguf)], log=lines.append)
@@ -152,8 +172,3 @@ def test_no_orphan_when_the_parent_is_killed(tiny_gguf: Path) -> None:
         assert time.monotonic() < deadline, "the engine outlives its parent"
         time.sleep(0.02)
     assert not Path(uds).parent.exists()
-
-
-@pytest.mark.parametrize(("crashes", "seconds"), [(1, 0.5), (2, 1), (3, 2), (7, MAX_BACKOFF), (10_000, MAX_BACKOFF)])
-def test_backoff(crashes: int, seconds: float) -> None:
-    assert backoff(crashes) == seconds

@@ -36,12 +36,14 @@ def test_what_is_not_there(tmp_path: Path, name: str, message: str) -> None:
     assert "@missing:" in revision(str(tmp_path / name), "fp32")
 
 
-def test_the_revision_changes_with_weights_and_precision(tmp_path: Path) -> None:
+def test_the_revision_changes_with_weights_precision_and_quantization(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"one")
     first = revision(str(tmp_path), "fp32")
     assert revision(str(tmp_path), "fp32") == first
+    assert revision(str(tmp_path), "fp32", "none") == first
+    assert len({first, *(revision(str(tmp_path), p, q) for p in ("fp32", "bf16") for q in ("int8", "int4"))}) == 5
     assert revision(str(tmp_path), "bf16") != first
     weights.write_bytes(b"other")
     assert revision(str(tmp_path), "fp32") != first

@@ -1,12 +1,13 @@
 """What the engine accepts, and what it refuses by name."""
 
+import json
 from typing import Any
 
 import pytest
 
 from backends.local.errors import RequestError
 from backends.local.limits import max_tokens
-from backends.local.params import parse_chat, parse_text
+from backends.local.params import Options, parse_chat, parse_text
 from backends.local.work import Sampling
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -18,13 +19,16 @@ def chat(**fields: Any) -> Any:
 
 def test_defaults() -> None:
     options = chat().options
-    assert options.sampling == Sampling(temperature=1.0, top_p=1.0, top_k=0, seed=None)
-    assert (options.n, options.max_tokens, options.stops, options.stream, options.include_usage) == (
-        1,
-        None,
-        (),
-        False,
-        False,
+    assert options == Options(
+        model="any",
+        sampling=Sampling(),
+        n=1,
+        max_tokens=None,
+        stops=(),
+        ignore_eos=False,
+        schema=None,
+        stream=False,
+        include_usage=False,
     )
 
 
@@ -33,21 +37,63 @@ def test_everything_that_is_honoured() -> None:
         temperature=0,
         top_p=0.5,
         top_k=40,
+        min_p=0.1,
         seed=-3,
+        presence_penalty=-2,
+        frequency_penalty=1.5,
+        logit_bias={"5": -100, "17": 0.5},
+        logprobs=True,
+        top_logprobs=20,
         n=2,
         max_completion_tokens=7,
         stop=["a", "b"],
+        ignore_eos=True,
+        response_format={"type": "json_object"},
         stream=True,
         stream_options={"include_usage": True, "include_obfuscation": False},
     ).options
-    assert options.sampling == Sampling(temperature=0.0, top_p=0.5, top_k=40, seed=-3)
-    assert (options.n, options.max_tokens, options.stops, options.stream, options.include_usage) == (
-        2,
-        7,
-        ("a", "b"),
-        True,
-        True,
+    assert options == Options(
+        model="any",
+        sampling=Sampling(
+            temperature=0.0,
+            top_p=0.5,
+            top_k=40,
+            min_p=0.1,
+            seed=-3,
+            presence_penalty=-2.0,
+            frequency_penalty=1.5,
+            logit_bias=((5, -100.0), (17, 0.5)),
+            logprobs=20,
+        ),
+        n=2,
+        max_tokens=7,
+        stops=("a", "b"),
+        ignore_eos=True,
+        schema='{"type":"object"}',
+        stream=True,
+        include_usage=True,
     )
+
+
+def test_a_schema_is_handed_on_as_text() -> None:
+    schema = {"type": "object", "properties": {"ä": {"type": "integer"}}}
+    asked = {"type": "json_schema", "json_schema": {"name": "an-answer_1", "schema": schema, "strict": True}}
+    text = chat(response_format=asked).options.schema
+    assert json.loads(text) == schema
+    assert parse_text({"prompt": "a", "response_format": asked}).options.schema == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [({"logprobs": True}, 0), ({"logprobs": True, "top_logprobs": 3}, 3), ({"top_logprobs": 0}, None), ({}, None)],
+)
+def test_log_probabilities_of_chat(fields: dict[str, Any], count: int | None) -> None:
+    assert chat(**fields).options.sampling.logprobs == count
+
+
+@pytest.mark.parametrize(("logprobs", "count"), [(0, 0), (5, 5), (None, None), (False, None)])
+def test_log_probabilities_of_completions(logprobs: object, count: int | None) -> None:
+    assert parse_text({"prompt": "a", "logprobs": logprobs}).options.sampling.logprobs == count
 
 
 def test_messages() -> None:
@@ -90,14 +136,25 @@ def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
         ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
         ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
         ({"functions": [{}]}, "functions", "unsupported_parameter"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
-        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
-        ({"logprobs": 0}, "logprobs", "unsupported_parameter"),
-        ({"top_logprobs": 2}, "top_logprobs", "unsupported_parameter"),
-        ({"logit_bias": {"5": 1}}, "logit_bias", "unsupported_parameter"),
-        ({"presence_penalty": 0.1}, "presence_penalty", "unsupported_parameter"),
-        ({"frequency_penalty": -1}, "frequency_penalty", "unsupported_parameter"),
-        ({"frequency_penalty": False}, "frequency_penalty", "unsupported_parameter"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty", "unsupported_parameter"),
+        ({"model": 5}, "model", "invalid_type"),
+        ({"logprobs": 0}, "logprobs", "invalid_type"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"logprobs": False, "top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
+        ({"logit_bias": [5]}, "logit_bias", "invalid_type"),
+        ({"logit_bias": {"five": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"5": 1, "05": 2}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"5": 101}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"5": "1"}}, "logit_bias", "invalid_type"),
+        ({"logit_bias": {str(token): 1 for token in range(301)}}, "logit_bias", "invalid_value"),
+        ({"presence_penalty": 2.1}, "presence_penalty", "invalid_value"),
+        ({"frequency_penalty": -3}, "frequency_penalty", "invalid_value"),
+        ({"frequency_penalty": False}, "frequency_penalty", "invalid_type"),
+        ({"min_p": 1.1}, "min_p", "invalid_value"),
+        ({"ignore_eos": 1}, "ignore_eos", "invalid_type"),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),
         ({"audio": {"voice": "alloy"}}, "audio", "unsupported_parameter"),
         ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
@@ -160,6 +217,33 @@ def test_refused_by_name(fields: dict[str, Any], param: str, code: str) -> None:
     assert param in error.message
 
 
+@pytest.mark.parametrize(
+    ("value", "param", "code"),
+    [
+        ("json_object", "", "invalid_type"),
+        ({}, ".type", "missing_required_parameter"),
+        ({"type": "xml"}, ".type", "invalid_value"),
+        ({"type": ["text"]}, ".type", "invalid_value"),
+        ({"type": "json_schema"}, ".json_schema", "missing_required_parameter"),
+        ({"type": "json_schema", "json_schema": []}, ".json_schema", "invalid_type"),
+        ({"type": "json_schema", "json_schema": {"schema": {}}}, ".json_schema.name", "missing_required_parameter"),
+        ({"type": "json_schema", "json_schema": {"name": 5}}, ".json_schema.name", "invalid_type"),
+        ({"type": "json_schema", "json_schema": {"name": "a b"}}, ".json_schema.name", "invalid_value"),
+        ({"type": "json_schema", "json_schema": {"name": "a"}}, ".json_schema.schema", "missing_required_parameter"),
+        ({"type": "json_schema", "json_schema": {"name": "a", "schema": "{}"}}, ".json_schema.schema", "invalid_type"),
+        (
+            {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "strict": "yes"}},
+            ".json_schema.strict",
+            "invalid_type",
+        ),
+    ],
+)
+def test_a_response_format_that_is_no_format(value: object, param: str, code: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        chat(response_format=value)
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, f"response_format{param}", code)
+
+
 @pytest.mark.parametrize("body", [None, [], "text", 5])
 def test_a_body_that_is_no_object(body: object) -> None:
     with pytest.raises(RequestError, match="must be a JSON object"):
@@ -179,7 +263,9 @@ def test_text_prompt(prompt: object) -> None:
         ({"prompt": ["a", "b"]}, "prompt"),
         ({"prompt": [1, 2]}, "prompt"),
         ({"prompt": "a", "echo": True}, "echo"),
-        ({"prompt": "a", "logprobs": 0}, "logprobs"),
+        ({"prompt": "a", "logprobs": 6}, "logprobs"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+        ({"prompt": "a", "top_logprobs": 1}, "top_logprobs"),
         ({"prompt": "a", "best_of": 2}, "best_of"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
     ],
@@ -193,15 +279,26 @@ def test_text_refused_by_name(fields: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     ("prompt", "asked", "allowed"), [(10, None, 50), (10, 90, 90), (10, 5, 5), (95, None, 5), (99, None, 1), (99, 1, 1)]
 )
-def test_length_that_fits(prompt: int, asked: int | None, allowed: int) -> None:
-    assert max_tokens(prompt=prompt, asked=asked, context=100, default=50, param="messages") == allowed
+@pytest.mark.parametrize(("context", "memory"), [(100, 1000), (1000, 100), (100, 100)])
+def test_length_that_fits(prompt: int, asked: int | None, allowed: int, context: int, memory: int) -> None:
+    found = max_tokens(prompt=prompt, asked=asked, context=context, memory=memory, default=50, param="messages")
+    assert found == allowed
 
 
 @pytest.mark.parametrize(
     ("prompt", "asked", "numbers"), [(100, None, ["100 tokens"]), (101, 1, ["101"]), (99, 2, ["101", "99", "2"])]
 )
-def test_length_that_does_not_fit(prompt: int, asked: int | None, numbers: list[str]) -> None:
+@pytest.mark.parametrize("memory", [100, 1000])
+def test_length_that_does_not_fit(prompt: int, asked: int | None, numbers: list[str], memory: int) -> None:
     with pytest.raises(RequestError) as caught:
-        max_tokens(prompt=prompt, asked=asked, context=100, default=50, param="messages")
+        max_tokens(prompt=prompt, asked=asked, context=100, memory=memory, default=50, param="messages")
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
     assert all(number in caught.value.message for number in ["maximum context length is 100", *numbers])
+    assert "memory" not in caught.value.message
+
+
+def test_a_length_for_which_there_is_no_memory() -> None:
+    with pytest.raises(RequestError) as caught:
+        max_tokens(prompt=10, asked=95, context=8192, memory=100, default=50, param="prompt")
+    assert caught.value.code == "context_length_exceeded"
+    assert all(number in caught.value.message for number in ["100", "8192", "105", "10", "95", "memory"])

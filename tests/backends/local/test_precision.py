@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from backends.local.cpu import parse_cpu_limit, parse_flags, worker_threads
-from backends.local.precision import choose_precision, resolve_precision
+from backends.local.precision import check_quantization, choose_precision, resolve_precision
 
 PLAIN = {"fpu", "avx512f", "avx512_vnni"}
 
@@ -30,6 +30,12 @@ def test_choice(wanted: str, flags: set[str], cuda: bool, chosen: str) -> None:
 def test_unknown_precision_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match="auto, fp32 or bf16, not 'fp16'"):
         resolve_precision("fp16")
+
+
+def test_quantizations() -> None:
+    assert [check_quantization(name) for name in ("none", "int8", "int4")] == ["none", "int8", "int4"]
+    with pytest.raises(ValueError, match="quantize must be none, int8 or int4, not 'int2'"):
+        check_quantization("int2")
 
 
 def test_this_machine_has_an_answer() -> None:

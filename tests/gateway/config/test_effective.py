@@ -94,6 +94,22 @@ def test_the_design_page_names_what_has_not_come(load) -> None:
                 "endpoints.default.share: public, so one tenant may get an answer that another one's request has made",
             ],
         ),
+        (
+            f"{{auth: {{keys: [{ACME}, {GLOBEX}]}}, endpoints: {{default: {{prefix_scope: public}}}}}}",
+            [
+                "endpoints: default: `allow.tenants` is not set, so all tenants may use them (acme, globex)",
+                "endpoints.default.prefix_scope: public, so the time of an answer tells a tenant whether another one's "
+                "prompts begin like its own",
+            ],
+        ),
+        ("backends: {a: {kind: local, quantize: int8, max_running: 2, max_queue: 3, kv_memory: 2GiB}}", []),
+        (
+            "backends: {a: {kind: remote, base_url: 'http://x', max_running: 2, max_queue: 3}}",
+            [
+                "backends.a.max_queue: holds for `kind: local` only yet",
+                "backends.a.max_running: holds for `kind: local` only yet",
+            ],
+        ),
     ],
 )
 def test_what_is_noted(load, text: str, noted: list[str]) -> None:
