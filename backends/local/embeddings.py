@@ -11,15 +11,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import numpy as np
 from starlette.requests import ClientDisconnect
 
 from backends.local.embedding_model import DEFAULT_MODEL, EmbeddingModel
 from backends.local.errors import RequestError, missing, unsupported, wrong_type, wrong_value
 from backends.local.fields import integer
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_INPUTS = 2048  # as at OpenAI
 MAX_WAITING = 64
@@ -193,14 +195,14 @@ def _sizes(model: EmbeddingModel, request: EmbeddingRequest) -> list[int]:
     return sizes
 
 
-def _vectors(model: EmbeddingModel, items: Sequence[Input]) -> np.ndarray:
+def _vectors(model: EmbeddingModel, items: Sequence[Input]) -> "np.ndarray":
     texts = [item for item in items if isinstance(item, str)]
     if texts:
         return model.of_texts(texts)
     return model.of_tokens([model.whole(item) for item in items if not isinstance(item, str)])
 
 
-def _reply(name: str, rows: Sequence[np.ndarray], tokens: int, as_base64: bool) -> EmbeddingReply:
+def _reply(name: str, rows: Sequence["np.ndarray"], tokens: int, as_base64: bool) -> EmbeddingReply:
     """In base64 a vector is its little-endian float32 numbers."""
     data = [
         {

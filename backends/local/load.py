@@ -119,6 +119,8 @@ def finish(source: Source, model: Any, tokenizer: Tokenizer, report: Report) -> 
 def _context(config: Any) -> int:
     """With these two kinds of rotary positions a sequence over the original length changes the positions of all that
     are computed beside it; so none may be longer."""
+    if not getattr(config, "max_position_embeddings", None):
+        raise ModelNotFound("The model does not say how many positions it has (max_position_embeddings).")
     context = int(config.max_position_embeddings)
     stated = getattr(config, "rope_parameters", None) or {}
     for rope in (stated, *(part for part in stated.values() if isinstance(part, dict))):

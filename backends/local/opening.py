@@ -13,6 +13,8 @@ class Opener:
     def __init__(self, tokenizer: Tokenizer, end_tokens: frozenset[int], vocabulary: int) -> None:
         self._tokenizer = tokenizer
         self._end_tokens = end_tokens
+        self.longest_token = max((len(token) for token in tokenizer.inner.get_vocab()), default=1)
+        """Characters of the longest token: a text has at least its length divided by this many tokens."""
         self._grammars = Grammars(tokenizer.inner, end_tokens, vocabulary)
 
     def check(self, schema: str) -> None:
@@ -21,14 +23,12 @@ class Opener:
 
     def __call__(self, work: Work, index: int) -> tuple[Sampler, Choice]:
         constraint = None if work.schema is None else self._grammars.constraint(work.schema)
-        # Where a schema is to be obeyed, nothing can follow a complete answer, whatever `ignore_eos` says.
-        ignore_end = work.ignore_eos and constraint is None
         choice = Choice(
             index=index,
             decode=self._tokenizer.decode,
             spell=self._grammars.spell,
             stops=work.stops,
-            end_tokens=frozenset() if ignore_end else self._end_tokens,
+            end_tokens=frozenset() if work.ignore_eos else self._end_tokens,
             max_tokens=work.max_tokens,
         )
         return Sampler(work.sampling, index, constraint), choice

@@ -18,6 +18,7 @@ from backends.local.work import Sampling
 # All as at OpenAI, but for the choices: each of them is a sequence of its own in the running batch.
 MAX_CHOICES = 16
 MAX_STOPS = 4
+MAX_STOP = 1000
 MAX_BIASES = 300
 MAX_TOP_LOGPROBS = 20
 MAX_TEXT_LOGPROBS = 5
@@ -92,8 +93,32 @@ def _number(neutral: float) -> Neutral:
     return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value == neutral
 
 
-NEUTRAL_BOTH: dict[str, Neutral] = {"repetition_penalty": _number(1)}
+# Beside OpenAI's own those of vLLM, SGLang and llama.cpp, which clients of a local model send.
+NEUTRAL_BOTH: dict[str, Neutral] = {
+    "repetition_penalty": _number(1),
+    "length_penalty": _number(1),
+    "typical_p": _number(1),
+    "min_tokens": _number(0),
+    "best_of": _number(1),
+    "use_beam_search": _one_of(False),
+    "echo": _one_of(False),
+    "include_stop_str_in_output": _one_of(False),
+    "skip_special_tokens": _one_of(True),
+    **dict.fromkeys(("stop_token_ids", "bad_words", "allowed_token_ids", "logits_processors"), _one_of([])),
+    **dict.fromkeys(
+        (
+            *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar"),
+            *("json_schema", "regex", "ebnf", "prompt_logprobs", "truncate_prompt_tokens"),
+        ),
+        _one_of(),
+    ),
+}
 NEUTRAL_CHAT: dict[str, Neutral] = NEUTRAL_BOTH | {
+    "chat_template": _one_of(),
+    "chat_template_kwargs": _one_of({}),
+    "documents": _one_of([]),
+    "add_generation_prompt": _one_of(True),
+    "continue_final_message": _one_of(False),
     "tools": _one_of([]),
     "tool_choice": _one_of("none", "auto"),
     "functions": _one_of([]),
@@ -104,9 +129,7 @@ NEUTRAL_CHAT: dict[str, Neutral] = NEUTRAL_BOTH | {
     "web_search_options": _one_of(),
 }
 NEUTRAL_TEXT: dict[str, Neutral] = NEUTRAL_BOTH | {
-    "echo": _one_of(False),
     "suffix": _one_of(""),
-    "best_of": _number(1),
     "top_logprobs": _number(0),  # here `logprobs` says how many
 }
 
@@ -125,7 +148,10 @@ def _options(fields: Fields, logprobs: int | None) -> Options:
     stream_options = fields.get("stream_options")
     if stream_options is not None and not isinstance(stream_options, dict):
         raise wrong_type("stream_options", "an object")
-    stream = flag(fields, "stream")
+    stream, ignore_eos = flag(fields, "stream"), flag(fields, "ignore_eos")
+    schema = parse_response_format(fields.get("response_format"))
+    if ignore_eos and schema is not None:
+        raise wrong_value("ignore_eos", "left out beside 'response_format': a complete answer ends")
     return Options(
         model=model,
         sampling=Sampling(
@@ -142,8 +168,8 @@ def _options(fields: Fields, logprobs: int | None) -> Options:
         n=integer(fields, "n", 1, MAX_CHOICES) or 1,
         max_tokens=_max_tokens(fields),
         stops=_stops(fields.get("stop")),
-        ignore_eos=flag(fields, "ignore_eos"),
-        schema=parse_response_format(fields.get("response_format")),
+        ignore_eos=ignore_eos,
+        schema=schema,
         stream=stream,
         include_usage=stream and flag(stream_options or {}, "include_usage", "stream_options.include_usage"),
     )
@@ -200,6 +226,6 @@ def _stops(value: object) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise wrong_type("stop", "a string or a list of strings")
-    if len(stops) > MAX_STOPS or not all(stops):
-        raise wrong_value("stop", f"at most {MAX_STOPS} strings, none of them empty")
+    if len(stops) > MAX_STOPS or not all(0 < len(stop) <= MAX_STOP for stop in stops):
+        raise wrong_value("stop", f"at most {MAX_STOPS} strings of 1 to {MAX_STOP} characters")
     return tuple(stops)

@@ -71,7 +71,10 @@ class PrefixCache:
             if not self._drop_until(BLOCK):
                 return
             part = slice(start, start + BLOCK)
-            block = kv.keys[:, :, part].clone(), kv.values[:, :, part].clone()
+            try:
+                block = kv.keys[:, :, part].clone(), kv.values[:, :, part].clone()
+            except (MemoryError, RuntimeError):  # the system has no memory: nothing is lost by not remembering
+                return
             if node is None:
                 node = self._add(self._root, salt, None)
             node = self._add(node, tuple(tokens[part]), block)

@@ -66,8 +66,9 @@ class Running:
         self._sequences.remove(sequence)
         sequence.kv.release()
 
-    def next_parts(self, put_out: Callable[[Sequence], None]) -> Parts:
-        """What the next step computes, with room for it. `put_out` gets those that have to leave for that."""
+    def next_parts(self, put_out: Callable[[Sequence], None], failed: Callable[[Sequence, Exception], None]) -> Parts:
+        """What the next step computes, with room for it. `put_out` gets those that have to leave for that, `failed`
+        those that the system has no memory for."""
         parts = self._plan()
         for sequence, count in parts:
             length = sequence.kv.length + count
@@ -76,7 +77,10 @@ class Running:
                 self.remove(last)
                 put_out(last)
             if sequence in self:
-                sequence.kv.grow(length)
+                try:
+                    sequence.kv.grow(length)
+                except Exception as error:
+                    failed(sequence, error)
         return [(sequence, count) for sequence, count in parts if sequence in self]
 
     def keep(self, sequence: Sequence) -> None:

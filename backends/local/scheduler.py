@@ -7,6 +7,7 @@ The queue, and whether a request has left it, is guarded by one lock, since othe
 `close`; all else belongs to the thread.
 """
 
+import math
 import threading
 import time
 import traceback
@@ -57,6 +58,7 @@ class Scheduler:
         self._running = Running(self.budget, self.prefix, max_running)
         self._closed = False
         self._step_began: float | None = None
+        self._broken = False  # after an error of the GPU all that follow fail as well
         metrics.kv_total.set(kv_tokens)
         self._thread = threading.Thread(target=self._run, name="torch", daemon=True)
         self._thread.start()
@@ -68,7 +70,9 @@ class Scheduler:
 
     @property
     def stalled(self) -> float:
-        """Seconds since the step that runs now began; 0 between two steps."""
+        """Seconds since the step that runs now began; 0 between two steps, without end where no step can be done."""
+        if self._broken:
+            return math.inf
         began = self._step_began
         return 0.0 if began is None else time.perf_counter() - began
 
@@ -101,14 +105,17 @@ class Scheduler:
         self._thread.join(timeout)
 
     def _enqueue(self, job: Job, opened: list[tuple[Sampler, Choice]]) -> None:
-        waiting = self._waiting()
-        # What fits beside the running ones leaves the queue with the next step.
-        if waiting >= self._max_queue + self._running.free:
+        # What fits beside the running ones leaves the queue with the next step: it does not count.
+        free, behind = self._running.free, 0
+        for other in dict.fromkeys([*(s.job for s in self._queue if s.job.started is None), job]):
+            free -= other.work.n
+            behind += free < 0
+        if behind > self._max_queue:
             raise QueueFull
         for sampler, choice in opened:
             kv = SequenceKv(self._runner.shape, self.budget)
             self._queue.put(Sequence(job, list(job.work.prompt), kv, sampler, choice))
-        self._metrics.waiting.set(waiting + 1)
+        self._metrics.waiting.set(self._waiting())
         self._changed.notify()
 
     def _waiting(self) -> int:
@@ -130,7 +137,7 @@ class Scheduler:
             made = 0
             try:
                 made = self._step()
-            except Exception as error:  # whose fault it is is not known
+            except BaseException as error:  # a panic of a library among them; whose fault it is is not known
                 self._failed(self._everybody(), error)
             self._step_began = None
             self._metrics.stepped(time.perf_counter() - began, made)
@@ -154,7 +161,7 @@ class Scheduler:
         """One forward pass; how many tokens it made."""
         self._end({job for job in self._everybody() if job.cancelled.is_set()}, "cancelled")
         self._admit()
-        parts = self._running.next_parts(self._put_out)
+        parts = self._running.next_parts(self._put_out, lambda sequence, error: self._failed({sequence.job}, error))
         if not parts:
             return 0
         for sequence, _ in parts:
@@ -241,10 +248,12 @@ class Scheduler:
             self._metrics.finished(job.started - job.submitted, job.first_token - job.started, decode)
             job.emit(Usage(len(job.work.prompt), job.completion, job.cached, decode))
 
-    def _failed(self, jobs: Collection[Job], error: Exception) -> None:
+    def _failed(self, jobs: Collection[Job], error: BaseException) -> None:
         # Never the error's text: it may quote the prompt.
         where = "".join(traceback.format_tb(error.__traceback__))
         self._log(f"generation failed: {type(error).__name__}\n{where}")
+        if isinstance(error, torch.AcceleratorError):
+            self._broken = True
         reason: FailReason = "failed"
         if _out_of_memory(error):
             reason = "out_of_memory"
@@ -272,7 +281,7 @@ class Scheduler:
             job.emit(Failed(reason))
 
 
-def _out_of_memory(error: Exception) -> bool:
+def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and "allocate memory" in str(error)
     )

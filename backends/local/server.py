@@ -5,6 +5,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,12 +24,15 @@ from backends.local.service import Service, log
 from backends.local.work import Event
 
 MAX_BODY = 10 * 2**20
+LARGE_BODY = 100_000
+"""Bytes from which a body is parsed in a thread."""
 SALT_HEADER = "x-refrain-prefix-salt"
 """Names the partition of the prefix cache: requests with different ones share nothing."""
 PARTY_HEADER = "x-refrain-party"
 """Who shares the model fairly with others."""
 MAX_LABEL = 128
 
+T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response | Answer]]
 
 
@@ -107,7 +111,7 @@ async def _answer(
 
     try:
         salt, party = _label(request, SALT_HEADER), _label(request, PARTY_HEADER)
-        parsed = parse(await _read_json(request))
+        parsed = await _parsed(request, parse)
         job = await service.submit(parsed, emit, salt=salt, party=party)
     except Exception as error:
         return _failure(service, error, head.id)
@@ -127,7 +131,7 @@ async def _answer(
 async def _embed(service: Service, request: Request) -> Response:
     request_id = _new_id("embd-")
     try:
-        parsed = parse_embeddings(await _read_json(request))
+        parsed = await _parsed(request, parse_embeddings)
         reply = await service.embed(parsed, request.is_disconnected)
     except Exception as error:
         return _failure(service, error, request_id)
@@ -156,14 +160,21 @@ def _label(request: Request, name: str) -> str:
     return value
 
 
-async def _read_json(request: Request) -> object:
+async def _parsed(request: Request, parse: Callable[[object], T]) -> T:
+    """The body, checked. A large one takes seconds, which the event loop has not: streams wait for it."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY:
             raise RequestError(f"The body is over {MAX_BODY} bytes.", status=413, code="request_too_large")
+    if len(body) <= LARGE_BODY:
+        return parse(_decoded(body))
+    return await asyncio.to_thread(lambda: parse(_decoded(body)))
+
+
+def _decoded(body: bytearray) -> object:
     try:
-        return msgspec.json.decode(bytes(body))
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("The body is no valid JSON.", code="invalid_json") from error
 

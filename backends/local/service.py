@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # What a client that finds a full queue is told to wait: about the time of one short answer.
 QUEUE_RETRY_AFTER = 5
 LOADING_RETRY_AFTER = 2
+MAX_NAME = 100
+"""Characters of an unknown model's name that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Service:
         self._ready: Ready | None = None
         # One thread: a fast tokenizer may not be entered twice.
         self._tokenizing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer")
+        self._reading = 0  # requests that this thread has
         self._embeddings = Embeddings(log=log)
         self.progress = StartProgress()
         self.metrics = Metrics()
@@ -118,8 +121,14 @@ class Service:
         cannot take, too long, too many waiting."""
         self._check_model(request.options.model, self.name)
         ready = self._when_ready()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._tokenizing, self._submit, ready, request, emit, salt, party)
+        if self._reading >= self._max_queue + self._max_running:
+            raise _queue_full()
+        self._reading += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._tokenizing, self._submit, ready, request, emit, salt, party)
+        finally:
+            self._reading -= 1
 
     async def embed(self, request: EmbeddingRequest, left: Callable[[], Awaitable[bool]]) -> EmbeddingReply:
         """As Embeddings.answer, and raises RequestError for a model that is not ours. Not before the language model is
@@ -153,7 +162,7 @@ class Service:
         if model is None:
             raise missing("model")
         raise RequestError(
-            f"The model '{model}' does not exist here. Here it can only be '{served}'.",
+            f"The model '{model[:MAX_NAME]}' does not exist here. Here it can only be '{served}'.",
             status=404,
             param="model",
             code="model_not_found",
@@ -164,14 +173,25 @@ class Service:
     ) -> "Job":
         """In the tokenizing thread: a long prompt, or a schema, takes its time."""
         options = request.options
+        context, memory = ready.loaded.context, ready.scheduler.capacity
         if isinstance(request, ChatRequest):
             param, default = "messages", limits.CHAT_DEFAULT
-            prompt = ready.loaded.tokenizer.encode_chat(request.messages)
+            characters = sum(len(message["content"]) for message in request.messages)
         else:
             param, default = "prompt", limits.TEXT_DEFAULT
+            characters = len(request.prompt)
+        longest = ready.opener.longest_token
+        limits.check_length(characters, longest=longest, context=context, memory=memory, param=param)
+        if isinstance(request, ChatRequest):
+            prompt = ready.loaded.tokenizer.encode_chat(request.messages)
+        else:
             prompt = ready.loaded.tokenizer.encode_text(request.prompt)
         if not prompt:
             raise RequestError(f"'{param}' holds no text that the model can read.", param=param, code="invalid_value")
+        if max(prompt) >= ready.loaded.vocabulary:
+            raise RequestError(
+                f"'{param}' has a special token that this model does not know.", param=param, code="invalid_value"
+            )
         for token, _ in options.sampling.logit_bias:
             if token >= ready.loaded.vocabulary:
                 raise RequestError(
@@ -186,8 +206,8 @@ class Service:
             max_tokens=limits.max_tokens(
                 prompt=len(prompt),
                 asked=options.max_tokens,
-                context=ready.loaded.context,
-                memory=ready.scheduler.capacity,
+                context=context,
+                memory=memory,
                 default=default,
                 param=param,
             ),
@@ -202,18 +222,22 @@ class Service:
         try:
             return ready.scheduler.submit(work, emit)
         except QueueFull as error:
-            raise RequestError(
-                "Too many requests are waiting for the local model. Try again later.",
-                status=429,
-                type="rate_limit_error",
-                code="rate_limit_exceeded",
-                retry_after=QUEUE_RETRY_AFTER,
-            ) from error
+            raise _queue_full() from error
 
     def _running(self) -> Ready:
         if self._ready is None:
             raise RuntimeError("the model is not loaded")
         return self._ready
+
+
+def _queue_full() -> RequestError:
+    return RequestError(
+        "Too many requests are waiting for the local model. Try again later.",
+        status=429,
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        retry_after=QUEUE_RETRY_AFTER,
+    )
 
 
 def log(line: str) -> None:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 # What bytes that are no character decode to. At the end of a text it may be a character that is not complete yet: one
 # for it in byte-level tokenizers; in byte-fallback ones, one for each byte of the whole run that it stands in.
 REPLACEMENT = "\ufffd"
+PATIENCE = 32
+"""Tokens without a character to show (special tokens, bytes that are none) after which they are dropped: the window
+must not grow with the answer. A character has at most four bytes."""
 
 
 class Detokenizer:
@@ -26,10 +29,14 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """The text that this token completes; "" while a character is incomplete. What is incomplete at the end of
-        the answer is never given out."""
+        the answer is never given out, nor what comes to nothing in PATIENCE tokens."""
         self._window.append(token)
         text = self._decode(self._window)
         complete = len(text.rstrip(REPLACEMENT))
+        if complete <= self._shown and len(self._window) - self._context >= PATIENCE:
+            del self._window[self._context :]
+            self._shown = len(self._decode(self._window))
+            return ""
         new = text[self._shown : complete]
         self._shown = max(self._shown, complete)
         if new and complete == len(text):

@@ -22,7 +22,14 @@ def effective(config: Config) -> dict[str, Any]:
 
 def notes(config: Config) -> list[str]:
     """One line for each thing that was set but does nothing yet, or that deserves a second thought."""
-    return [*_not_yet(config, ()), *_batch(config), *_short_keys(config), *_plain_keys(config), *_open_to_all(config)]
+    return [
+        *_not_yet(config, ()),
+        *_batch(config),
+        *_prefixes(config),
+        *_short_keys(config),
+        *_plain_keys(config),
+        *_open_to_all(config),
+    ]
 
 
 def _not_yet(value: object, path: tuple[str, ...]) -> Iterator[str]:
@@ -66,6 +73,13 @@ def _plain_keys(config: Config) -> Iterator[str]:
     jwt = config.auth.jwt
     if jwt is not None and (url := urlsplit(jwt.jwks_url)).scheme == "http" and not is_loopback(url.hostname or ""):
         yield "auth.jwt.jwks_url: without https, whoever is on the way can put in keys of their own and sign tokens"
+
+
+def _prefixes(config: Config) -> Iterator[str]:
+    remote = [name for name, backend in config.backends.items() if not isinstance(backend, LocalBackend)]
+    for name, endpoint in config.endpoints.items():
+        if remote and endpoint.prefix_scope != "tenant":
+            yield f"endpoints.{name}.prefix_scope: {', '.join(remote)} does not heed it yet, only a local engine does"
 
 
 def _open_to_all(config: Config) -> Iterator[str]:

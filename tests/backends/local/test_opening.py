@@ -109,13 +109,12 @@ def test_the_end_token_may_be_ignored(tiny: Tokenizer, opener: Opener) -> None:
     assert (found["text"], found["told"], found["reason"]) == ("ac", b"a<|end|>c<|end|>", "length")
 
 
-@pytest.mark.parametrize("ignore_eos", [False, True])
-def test_a_schema_wins(opener: Opener, ignore_eos: bool) -> None:
-    asked = work(schema='{"type":"integer","minimum":100,"maximum":999}', ignore_eos=ignore_eos)
+def test_a_schema_wins(opener: Opener) -> None:
+    asked = work(schema='{"type":"integer","minimum":100,"maximum":999}')
     found = answer(opener, asked, [END] * 9)
     assert (len(found["text"]), found["reason"], found["tokens"]) == (3, "stop", 3)
     assert 100 <= json.loads(found["text"]) <= 999
-    found = answer(opener, work(schema='{"type":"integer"}', ignore_eos=ignore_eos), [18, 19, END])
+    found = answer(opener, work(schema='{"type":"integer"}'), [18, 19, END])
     assert (found["text"], found["told"], found["reason"], found["tokens"]) == ("12", b"12", "stop", 3)
 
 

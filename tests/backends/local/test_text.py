@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import decoders
 
-from backends.local.text import Detokenizer, StopMatcher
+from backends.local.text import PATIENCE, Detokenizer, StopMatcher
 
 
 @st.composite
@@ -107,3 +107,18 @@ def test_only_what_may_begin_a_stop_string_is_held_back(text: str, stops: list[s
     if not matcher.matched:
         held = text[len(shown) :]
         assert held == "" or any(stop.startswith(held) and stop != held for stop in stops)
+
+
+def test_what_comes_to_no_character_is_dropped_and_does_not_gather() -> None:
+    """Special tokens decode to nothing; the cost of a token must not grow with their number."""
+    longest = 0
+
+    def decode(ids: Sequence[int]) -> str:
+        nonlocal longest
+        longest = max(longest, len(ids))
+        return "".join(chr(i) for i in ids if i)
+
+    text = Detokenizer(decode)
+    shown = text.push(ord("a")) + "".join(text.push(0) for _ in range(1000)) + text.push(ord("b"))
+    assert shown == "ab"
+    assert longest <= PATIENCE + 2

@@ -95,6 +95,11 @@ def test_the_design_page_names_what_has_not_come(load) -> None:
             ],
         ),
         (
+            "{backends: {a: {kind: remote, base_url: 'http://127.0.0.1:1/v1'}}, models: {'*': a}, "
+            "endpoints: {default: {prefix_scope: user}}}",
+            ["endpoints.default.prefix_scope: a does not heed it yet, only a local engine does"],
+        ),
+        (
             f"{{auth: {{keys: [{ACME}, {GLOBEX}]}}, endpoints: {{default: {{prefix_scope: public}}}}}}",
             [
                 "endpoints: default: `allow.tenants` is not set, so all tenants may use them (acme, globex)",
