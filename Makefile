@@ -7,6 +7,12 @@ PYTHON ?= python3
 export PYTHON TORCH_INDEX
 
 BIN := .venv/bin
+TESTS := $(BIN)/pytest
+PARTS := tests/backends tests/cache tests/contract tests/gateway tests/scopes
+TOGETHER := -n 2 --dist loadfile $(PARTS)
+ALONE := $(PARTS:%=--ignore=%)
+# ARGS="-k name" may select tests of one kind only.
+MAY_BE_NONE := || [ $$? -eq 5 ]
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-15s %s\n", $$1, $$2}'
@@ -14,23 +20,28 @@ help: ## this list
 run: runtime ## start the gateway; PORT=9000, CONFIG=refrain.yaml or ARGS="..." are passed on to `refrain serve`
 	@exec $(BIN)/refrain serve $(if $(CONFIG),--config "$(CONFIG)") $(if $(PORT),--port "$(PORT)") $(ARGS)
 
-test: lint ## lint, types, import contract and every test but the slow ones
-	@echo "check 5/5: tests"
-	@$(BIN)/pytest -m "not slow" $(ARGS)
+test: lint ## lint, types, import contract and every test but the slow ones; ARGS="-k name" and the like are passed on
+	@echo "check 5/6: tests of the parts, two at a time"
+	@$(TESTS) -m "not slow" $(TOGETHER) $(ARGS) $(MAY_BE_NONE)
+	@echo "check 6/6: tests of the whole, which watch the clock, one at a time"
+	@$(TESTS) -m "not slow" $(ALONE) $(ARGS) $(MAY_BE_NONE)
 
 test-all: test test-slow ## the same, and the slow tests
 
 test-slow: dev
-	@if grep -rqs 'pytest\.mark\.slow' tests; then $(BIN)/pytest -m slow $(ARGS); else echo "no test is marked slow"; fi
+	@echo "slow tests 1/2: of the parts, two at a time"
+	@$(TESTS) -m slow $(TOGETHER) $(ARGS) $(MAY_BE_NONE)
+	@echo "slow tests 2/2: of the whole, one at a time"
+	@$(TESTS) -m slow $(ALONE) $(ARGS) $(MAY_BE_NONE)
 
 lint: dev ## what `make test` checks before the tests
-	@echo "check 1/5: lint"
+	@echo "check 1/6: lint"
 	@$(BIN)/ruff check --quiet
-	@echo "check 2/5: format"
+	@echo "check 2/6: format"
 	@$(BIN)/ruff format --check --quiet
-	@echo "check 3/5: types"
+	@echo "check 3/6: types"
 	@$(BIN)/mypy --no-error-summary
-	@echo "check 4/5: import contract"
+	@echo "check 4/6: import contract"
 	@$(BIN)/lint-imports --no-logo > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 
 format: dev ## rewrite the code in the project's style
