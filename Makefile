@@ -8,7 +8,11 @@ export PYTHON TORCH_INDEX
 
 BIN := .venv/bin
 TESTS := $(BIN)/pytest
-PARTS := tests/backends tests/cache tests/contract tests/gateway tests/scopes
+# Of the tests of the whole those that watch no clock, and so may run beside others.
+CALM := access admin bodies byte_identical errors forms forwarding headers odd_shapes openai_client routes scopes semantic \
+	semantic_directives semantic_eligibility semantic_feedback semantic_flights semantic_lives semantic_lookalikes \
+	semantic_scopes stats time_policy tokens
+PARTS := tests/backends tests/cache tests/contract tests/gateway tests/scopes $(CALM:%=tests/e2e/test_%.py)
 TOGETHER := -n 2 --dist loadfile $(PARTS)
 ALONE := $(PARTS:%=--ignore=%)
 # ARGS="-k name" may select tests of one kind only.
@@ -21,17 +25,17 @@ run: runtime ## start the gateway; PORT=9000, CONFIG=refrain.yaml or ARGS="..." 
 	@exec $(BIN)/refrain serve $(if $(CONFIG),--config "$(CONFIG)") $(if $(PORT),--port "$(PORT)") $(ARGS)
 
 test: lint ## lint, types, import contract and every test but the slow ones; ARGS="-k name" and the like are passed on
-	@echo "check 5/6: tests of the parts, two at a time"
+	@echo "check 5/6: tests that may run beside others, two at a time"
 	@$(TESTS) -m "not slow" $(TOGETHER) $(ARGS) $(MAY_BE_NONE)
-	@echo "check 6/6: tests of the whole, which watch the clock, one at a time"
+	@echo "check 6/6: tests that watch the clock, one at a time"
 	@$(TESTS) -m "not slow" $(ALONE) $(ARGS) $(MAY_BE_NONE)
 
 test-all: test test-slow ## the same, and the slow tests
 
 test-slow: dev
-	@echo "slow tests 1/2: of the parts, two at a time"
+	@echo "slow tests 1/2: two at a time"
 	@$(TESTS) -m slow $(TOGETHER) $(ARGS) $(MAY_BE_NONE)
-	@echo "slow tests 2/2: of the whole, one at a time"
+	@echo "slow tests 2/2: one at a time"
 	@$(TESTS) -m slow $(ALONE) $(ARGS) $(MAY_BE_NONE)
 
 lint: dev ## what `make test` checks before the tests

@@ -59,8 +59,10 @@ async def test_a_prompt_that_was_seen_before_is_not_computed_again(engine: str) 
     body = question(f"{MANUAL}\nWhat must I do with door 7?")
     other = question(f"{MANUAL}\nWhich lamp is at door 9?")
     async with httpx.AsyncClient(base_url=engine, timeout=110) as client:
-        answers = [(await client.post("/v1/chat/completions", json=sent)) for sent in (body, body, other)]
-        salted = await client.post("/v1/chat/completions", json=body, headers={"x-refrain-prefix-salt": "another"})
+        # Salts of its own: other tests of this engine have left the beginning of the chat template behind.
+        one, another = ({"x-refrain-prefix-salt": name} for name in ("seen before", "another"))
+        answers = [await client.post("/v1/chat/completions", json=sent, headers=one) for sent in (body, body, other)]
+        salted = await client.post("/v1/chat/completions", json=body, headers=another)
     cold, warm, shared, elsewhere = (answer.json() for answer in (*answers, salted))
     cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in (cold, warm, shared, elsewhere)]
     prompt = cold["usage"]["prompt_tokens"]
