@@ -1,6 +1,7 @@
 """The engine's HTTP side: an OpenAI-style server with plain Starlette routes."""
 
 import asyncio
+import math
 import time
 import traceback
 import uuid
@@ -46,7 +47,8 @@ def create_app(service: Service) -> Starlette:
         if not service.ready:
             return JSONResponse({"status": "loading", "detail": service.progress.detail}, 503)
         if (seconds := service.stalled) > STALLED:
-            detail = f"a step of the model has been running for {seconds:.0f} s"
+            running = f"a step of the model has been running for {seconds:.0f} s"
+            detail = running if math.isfinite(seconds) else "the GPU has failed, and no step can be done"
             return JSONResponse({"status": "stalled", "detail": detail}, 503)
         return JSONResponse({"status": "ready"})
 

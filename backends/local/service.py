@@ -80,7 +80,7 @@ class Service:
 
     @property
     def stalled(self) -> float:
-        """Seconds for which the step of the model that runs now has been running."""
+        """Seconds for which the step of the model that runs now has been running; infinite where none can be done."""
         return 0.0 if self._ready is None else self._ready.scheduler.stalled
 
     def load(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backends.local.errors import RequestError
-from backends.local.limits import max_tokens
+from backends.local.limits import check_length, max_tokens
 from backends.local.params import Options, parse_chat, parse_text
 from backends.local.work import Sampling
 
@@ -307,3 +307,13 @@ def test_a_length_for_which_there_is_no_memory() -> None:
         max_tokens(prompt=10, asked=95, context=8192, memory=100, default=50, param="prompt")
     assert caught.value.code == "context_length_exceeded"
     assert all(number in caught.value.message for number in ["100", "8192", "105", "10", "95", "memory"])
+
+
+@pytest.mark.parametrize(("context", "memory"), [(100, 1000), (1000, 100)])
+def test_a_text_that_cannot_fit_is_refused_before_it_is_read(context: int, memory: int) -> None:
+    """A token has ten characters at most: 999 may be a hundred tokens less one, a thousand cannot."""
+    check_length(999, longest=10, context=context, memory=memory, param="messages")
+    with pytest.raises(RequestError) as caught:
+        check_length(1000, longest=10, context=context, memory=memory, param="messages")
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+    assert "at least 100 tokens" in caught.value.message
