@@ -5,16 +5,17 @@
 
 PYTHON ?= python3
 export PYTHON TORCH_INDEX
+# Empty is unset: without what was compiled once, each of the many processes below compiles torch and all else anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 TESTS := $(BIN)/pytest
-# Of the tests of the whole those that watch no clock, and so may run beside others.
-CALM := access admin bodies byte_identical errors forms forwarding headers odd_shapes openai_client routes scopes semantic \
-	semantic_directives semantic_eligibility semantic_feedback semantic_flights semantic_lives semantic_lookalikes \
-	semantic_scopes stats time_policy tokens
-PARTS := tests/backends tests/cache tests/contract tests/gateway tests/scopes $(CALM:%=tests/e2e/test_%.py)
-TOGETHER := -n 2 --dist loadfile $(PARTS)
-ALONE := $(PARTS:%=--ignore=%)
+# Tests that watch the clock so closely that nothing may run beside them.
+CLOCK := e2e/browser/test_speed e2e/statements/test_limits e2e/test_budget e2e/test_engine_prefix \
+	e2e/test_engine_supervision e2e/test_flight_memory e2e/test_flight_pressure e2e/test_latency e2e/test_ledger \
+	e2e/test_semantic_process e2e/test_shutdown e2e/test_slow_readers test_benchmarks test_semantic_benchmark
+ALONE := tests/faults $(CLOCK:%=tests/%.py)
+TOGETHER := -n 2 --dist loadfile $(ALONE:%=--ignore=%)
 # ARGS="-k name" may select tests of one kind only.
 MAY_BE_NONE := || [ $$? -eq 5 ]
 

@@ -8,8 +8,8 @@ whatever the server says. Errors and logs name neither the credential nor the se
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -50,6 +50,7 @@ class _Item(msgspec.Struct):
 
 class _Reply(msgspec.Struct):
     data: list[_Item]
+    usage: Any = None
 
 
 _STATUSES: dict[int, Reason] = {413: "too_long", 429: "busy"}
@@ -57,12 +58,21 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class RemoteEmbedder:
-    """Calls `base_url`/embeddings for `model`."""
+    """Calls `base_url`/embeddings for `model`. `made` is told of every good answer, by the task that waits for it: the
+    tokens that the server reports (None: it does not) and the letters that it was sent."""
 
-    def __init__(self, base_url: str, api_key: str | None, model: str) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None,
+        model: str,
+        *,
+        made: Callable[[int | None, int], None] = lambda tokens, letters: None,
+    ) -> None:
         self._url = f"{base_url.rstrip('/')}/embeddings"
         self._name = f"{_without_password(base_url)}:{model}"
         self._model = model
+        self._made = made
         self._headers = {"user-agent": AGENT, "accept-encoding": "identity", "content-type": "application/json"}
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
@@ -157,7 +167,7 @@ class RemoteEmbedder:
         try:
             async with asyncio.timeout(deadline):
                 data = await self._post(texts)
-                items = await asyncio.to_thread(_items, data) if len(data) > IN_THREAD else _items(data)
+                reply = await asyncio.to_thread(_reply, data) if len(data) > IN_THREAD else _reply(data)
         except TimeoutError:
             raise EmbeddingError("deadline", "the embedding server did not answer in time") from None
         except aiohttp.ClientConnectorError:
@@ -166,7 +176,8 @@ class RemoteEmbedder:
             raise EmbeddingError("failed", "the base URL of the embedding server is not a URL") from None
         except (aiohttp.ClientError, OSError, RuntimeError):  # RuntimeError: the session was closed
             raise EmbeddingError("unavailable", "the embedding server closed the connection too early") from None
-        return _vectors(items, len(texts), self._dimensions)
+        self._made(_tokens(reply), sum(map(len, texts)))
+        return _vectors(reply.data, len(texts), self._dimensions)
 
     async def _post(self, texts: Sequence[str]) -> bytes:
         """The body of a good answer. Raises EmbeddingError and what aiohttp raises."""
@@ -218,12 +229,19 @@ def _check(status: int) -> None:
     raise EmbeddingError(reason, f"the embedding server answered with status {status}")
 
 
-def _items(data: bytes) -> list[_Item]:
+def _reply(data: bytes) -> _Reply:
     try:
-        return _decode(data).data
+        return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         # Without the decoder's words, which may quote the answer. NaN and Infinity are no JSON and end here.
         raise EmbeddingError("bad_vector", "the embedding server did not answer with embeddings") from None
+
+
+def _tokens(reply: _Reply) -> int | None:
+    """As the server reports them, if it does, and sensibly."""
+    usage = reply.usage if isinstance(reply.usage, dict) else {}
+    tokens = usage.get("prompt_tokens")
+    return tokens if type(tokens) is int and 0 <= tokens < 2**31 else None
 
 
 def _vectors(items: list[_Item], count: int, dimensions: int) -> np.ndarray:

@@ -1,5 +1,4 @@
-"""`python -m benchmarks [hits|streams|embedding|index|meaning|engine]`: what Refrain is held to, as ratios within one
-run.
+"""`python -m benchmarks [GROUP]`: what Refrain is held to, as ratios within one run.
 
 Every server is a process of its own on loopback. Read the ratios: the machine decides the rest.
 """
@@ -7,7 +6,7 @@ Every server is a process of its own on loopback. Read the ratios: the machine d
 import argparse
 import json
 
-from benchmarks import embedding, engine, hits, index, meaning, streams
+from benchmarks import embedding, engine, hits, index, latency, meaning, retrieval, seeing, streams
 from benchmarks.report import table
 from benchmarks.rounds import QUICK, Size
 
@@ -17,7 +16,10 @@ GROUPS = {
     "embedding": embedding,
     "index": index,
     "meaning": meaning,
+    "retrieval": retrieval,
     "engine": engine,
+    "latency": latency,
+    "seeing": seeing,
 }
 
 

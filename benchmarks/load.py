@@ -60,12 +60,12 @@ def request(port: int, data: bytes, path: str = PATH) -> bytes:
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
 
-def one_by_one(port: int, bodies: Sequence[bytes], outcome: str | None = None) -> float:
+def one_by_one(port: int, bodies: Sequence[bytes], outcome: str | None = None, path: str = PATH) -> float:
     """Median milliseconds from sending a request to having its whole answer, one connection. `outcome` is what every
     answer's x-refrain-cache must say."""
     times = []
     with _connection(port) as s:
-        for wire in [request(port, data) for data in bodies]:
+        for wire in [request(port, data, path) for data in bodies]:
             begun = time.perf_counter()
             s.sendall(wire)
             head, rest = _read_until(s, b"", b"\r\n\r\n")
@@ -133,9 +133,14 @@ def throughput(port: int, bodies: Sequence[bytes], seconds: int) -> float:
 
 def misses(port: int) -> int:
     """How many requests the gateway has sent on, by its own count."""
+    return requests(port, "miss")
+
+
+def requests(port: int, outcome: str) -> int:
+    """How many requests had this outcome, by the gateway's own count."""
     asked = urllib.request.Request(url(port, "/admin/stats"), headers={"authorization": f"Bearer {KEY}"})
     with urllib.request.urlopen(asked, timeout=10) as response:
-        return int(json.load(response)["requests"].get("miss", 0))
+        return int(json.load(response)["requests"].get(outcome, 0))
 
 
 def calls(port: int) -> int:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 UVICORN = ("--http", "httptools", "--loop", "uvloop", "--no-access-log", "--log-level", "error", "--lifespan", "off")
+PATIENCE = 60.0
+"""Seconds that a server may take to become ready."""
 FILES = 4096
 """Open files that a server may need: a gateway has two connections for each stream."""
 
@@ -44,12 +46,12 @@ def bare_server(app: str, **env: str) -> Iterator[Server]:
 
 
 @contextmanager
-def gateway(config: str, folder: Path) -> Iterator[Server]:
-    """`refrain serve` with this configuration."""
+def gateway(config: str, folder: Path, module: str = "gateway.cli", patience: float = PATIENCE) -> Iterator[Server]:
+    """`refrain serve` with this configuration, ready within so many seconds."""
     port, path = free_port(), folder / "refrain.yaml"
     path.write_text(config)
-    command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(path), "--port", str(port)]
-    with _process(command, port, ready="/readyz") as server:
+    command = [sys.executable, "-m", module, "serve", "--config", str(path), "--port", str(port)]
+    with _process(command, port, ready="/readyz", patience=patience) as server:
         yield server
 
 
@@ -62,14 +64,18 @@ def server(command: list[str], port: int, ready: str) -> Iterator[Server]:
 
 @contextmanager
 def _process(
-    command: list[str], port: int, ready: str | None = None, env: Mapping[str, str] | None = None
+    command: list[str],
+    port: int,
+    ready: str | None = None,
+    env: Mapping[str, str] | None = None,
+    patience: float = PATIENCE,
 ) -> Iterator[Server]:
     _raise_limit()
     full = {**os.environ, "PYTHONPATH": os.getcwd(), **(env or {})}
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=full)
         try:
-            _wait(process, port, ready, said)
+            _wait(process, port, ready, said, patience)
             yield Server(port, process.pid)
         finally:
             process.terminate()
@@ -88,8 +94,8 @@ def _raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
-def _wait(process: "subprocess.Popen[bytes]", port: int, ready: str | None, said: TextIO) -> None:
-    deadline = time.monotonic() + 60
+def _wait(process: "subprocess.Popen[bytes]", port: int, ready: str | None, said: TextIO, patience: float) -> None:
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         if process.poll() is not None:
             said.seek(0)
@@ -103,4 +109,4 @@ def _wait(process: "subprocess.Popen[bytes]", port: int, ready: str | None, said
             time.sleep(0.05)
         else:
             return
-    sys.exit("a server did not become ready in a minute")
+    sys.exit(f"a server did not become ready within {patience:.0f} s")

@@ -13,21 +13,42 @@ from fastapi import FastAPI
 from backends.base import Backend
 from backends.base import State as BackendState
 from cache.exact import ExactCache
+from cache.retrieval import RetrievalCache
 from cache.stores.memory import MemoryStore
 from gateway.api import routes
+from gateway.api.webhooks import Deliveries
 from gateway.asgi import App
 from gateway.auth import Authenticator
 from gateway.config import Config, watch_config
-from gateway.embedders import MakeEmbedder, embedder_of
+from gateway.dashboard.assets import assets
+from gateway.dashboard.live import Live
+from gateway.dashboard.overview import Overviews
+from gateway.embedders import MakeEmbedder, SharedEmbedders, embedder_of
+from gateway.embeddings.caller import Caller
+from gateway.embeddings.gather import Gatherer
+from gateway.embeddings.handler import Embeddings
 from gateway.fill import Kitchen
 from gateway.fleet import Fleet
 from gateway.flights import Flights
 from gateway.front import Front
 from gateway.identity import Identity
+from gateway.latency.models import LatencyModels
+from gateway.ledger.ledger import ledger_path
+from gateway.metrics.labels import ModelLabels, is_ours
+from gateway.metrics.lag import Lag
 from gateway.pipeline import Pipeline
-from gateway.prices import load_catalogue
+from gateway.prices.bill import Learners
+from gateway.prices.catalogue import catalogue_name, load_catalogue
+from gateway.prices.hardware import Hardware
+from gateway.reception import Reception
 from gateway.recorder import Recorder
+from gateway.retrieval.changes import Changes
+from gateway.retrieval.finder import Finder
+from gateway.retrieval.grounds import Grounding
+from gateway.retrieval.retrievers import Retrievers
+from gateway.retrieval.searches import Searches
 from gateway.semantics import Semantics
+from gateway.sessions import Sessions
 from gateway.snapshot import Snapshot
 from gateway.state import State, StateError, state_path
 
@@ -45,19 +66,47 @@ class Gateway:
         self, config: Config, *, clock: Callable[[], float] = time.time, embedders: MakeEmbedder = embedder_of
     ) -> None:
         self.clock = clock
-        self.recorder = Recorder(config.decisions.ring)
+        self.recorder = Recorder(config.decisions.ring, clock, self._knows_model)
         front = MemoryStore(config.store.memory, now=clock)
         self.cache = ExactCache(front, max_entry=config.store.max_entry)
         self._fleet = Fleet()
         self._generation = 0
         self.identity = Identity(clock)
+        self.sessions = Sessions(clock)
+        self.overviews = Overviews(self.recorder.ledger, clock)
+        self.live = Live(self)
         self.state: State
         self._counting: asyncio.Task[None]
         self._saved: list[tuple[str, int, float]] = []
         self._snapshot = Snapshot.of(config, 0, {}, Authenticator(True, {}))  # nobody may come in before the start
-        self.semantics = Semantics(self.cache, clock, embedders)
-        self.flights = Flights(Kitchen(self.cache, self.semantics, clock, self.snapshot), self.recorder)
-        self.pipeline = Pipeline(self.cache, self.flights, self.semantics, self.recorder, self.snapshot, clock)
+        shared = SharedEmbedders(embedders)
+        self.semantics = Semantics(self.cache, clock, shared)
+        self.changes = Changes(
+            self.cache,
+            self.semantics,
+            clock,
+            state=lambda: self.state,
+            retrievers=lambda: self._snapshot.retrievers,
+        )
+        self.retrievers = Retrievers(shared, self.changes.forget)
+        self.deliveries = Deliveries(clock)
+        self.lag = Lag()
+        self.model_labels = ModelLabels()
+        self.started = clock()
+        self.latency = LatencyModels()
+        self.hardware = Hardware(decode_tps=self.latency.decode_tps)
+        learners = Learners(self.latency, self.recorder.observed, self.hardware)
+        kitchen = Kitchen(self.cache, self.semantics, clock, self.snapshot, learners)
+        self.flights = Flights(kitchen, self.recorder)
+        caller = Caller(self.cache, self.recorder, clock, self.snapshot, learners)
+        self.embeddings = Embeddings(self.cache, Gatherer(self.cache, caller, clock), clock)
+        self.reception = Reception(self.recorder, self.snapshot, clock)
+        self.finder = Finder(RetrievalCache(self.cache, clock))
+        self.searches = Searches(self.finder, front)
+        grounding = Grounding(self.finder)
+        self.pipeline = Pipeline(
+            self.cache, grounding, self.flights, self.semantics, self.recorder, self.reception, clock
+        )
 
     def snapshot(self) -> Snapshot:
         """The configuration in force."""
@@ -70,6 +119,7 @@ class Gateway:
         try:
             await self._start(config)
         except BaseException:
+            await self.recorder.ledger.aclose()
             await self.state.aclose()
             raise
 
@@ -77,17 +127,26 @@ class Gateway:
         await self.identity.open(self.state)
         self.semantics.recall(await self.state.wrong_pairs())
         await asyncio.to_thread(load_catalogue)
+        await asyncio.to_thread(assets)
+        await self.recorder.ledger.open(ledger_path(config.store.url, config.store.durable_url))
         await self.cache.open(config.store.url, max_bytes=config.store.max_bytes, now=self.clock)
         await self.apply(config)
         self._counting = asyncio.create_task(self._keep_counters())
+        self.lag.start()
 
     async def apply(self, config: Config) -> None:
         """Put a configuration in force, atomically: a request sees the old one or the new one, never both."""
         backends: Mapping[str, Backend] = await self._fleet.apply(config)
+        retrievers = await self.retrievers.apply(config)
         self.recorder.ring.resize(config.decisions.ring)
         self._generation += 1
-        self._snapshot = Snapshot.of(config, self._generation, backends, self.identity.authenticator(config.auth))
+        auth = self.identity.authenticator(config.auth)
+        self._snapshot = Snapshot.of(config, self._generation, backends, auth, retrievers)
         await self.semantics.apply(config)
+
+    def _knows_model(self, model: str) -> bool:
+        """Do the configuration or the catalogue have a model of just this name?"""
+        return is_ours(model, self._snapshot.config) or catalogue_name(model) == model
 
     def backends(self) -> dict[str, BackendState]:
         return {name: b.state() for name, b in self._snapshot.backends.items()}
@@ -97,13 +156,18 @@ class Gateway:
         return {name: b.detail for name, b in self._snapshot.backends.items() if b.state() == "starting"}
 
     async def stop(self) -> None:
+        await self.live.aclose()
         await self.flights.aclose()
         await self.semantics.aclose()
+        await self.retrievers.aclose()
+        await self.changes.aclose()  # after those who call it
         self._counting.cancel()
+        self.lag.stop()
         await self._fleet.aclose()
         await self.identity.aclose()
         await self.cache.aclose()
         await self._save_counters()
+        await self.recorder.ledger.aclose()
         await self.state.aclose()
 
     async def _keep_counters(self) -> None:
@@ -155,4 +219,4 @@ def create_app(
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.gateway = gateway
     routes.install(app, gateway)
-    return Front(routes.Direct(app, gateway.pipeline), gateway.cache.front, gateway.recorder, gateway.snapshot, clock)
+    return Front(routes.Direct(app, gateway), gateway.cache.front, gateway.recorder, gateway.snapshot, clock)

@@ -1,8 +1,9 @@
 """A request understood: who asks, of which endpoint, what exactly, and under which key its answer lives."""
 
 import re
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -20,6 +21,9 @@ from gateway.snapshot import Endpoint, Snapshot
 from gateway.strict_json import parse_object
 from gateway.volatile import about_now
 
+if TYPE_CHECKING:
+    from gateway.retrieval.grounds import Grounds
+
 PATHS: dict[Api, str] = {"chat": "chat/completions", "completions": "completions"}
 PASSED_ON = (b"anthropic-version", b"anthropic-beta", b"openai-beta")
 QUERY_PASSED_ON = "api-version"
@@ -33,7 +37,8 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 @dataclass(frozen=True, slots=True)
 class Ask:
     """`life` is how long its answer lives, None where none is kept; `bypass` is why no cache may be used (None: they
-    may); `form` is the wire form that the client asked for."""
+    may); `form` is the wire form that the client asked for; `grounds` are the documents that the answer rests on,
+    None where it rests on none."""
 
     principal: Principal
     endpoint: Endpoint
@@ -50,6 +55,7 @@ class Ask:
     headers: tuple[tuple[str, str], ...]
     query: str
     bypass: str | None
+    grounds: "Grounds | None" = None
 
     @property
     def plain(self) -> bool:
@@ -58,28 +64,34 @@ class Ask:
 
     def key_of(self, body: dict[str, Any]) -> bytes:
         """The key of the same request with this body."""
-        return _key(self.scope, self.endpoint, self.api, self.model, self.backend, self.headers, self.query, body)
+        chunks = None if self.grounds is None else self.grounds.digests
+        asked = (self.scope, self.endpoint, self.api, self.model, self.backend, self.headers, self.query, body)
+        return _key(*asked, chunks)
 
-    def call(self, *, stream: bool) -> Call:
-        """The upstream request: what the client sent, but for who streams and what was meant for us alone."""
+    def rekeyed(self) -> "Ask":
+        """The same, with the key that follows from what it has."""
+        return replace(self, key=self.key_of(self.body))
+
+    def call(self, *, stream: bool, body: dict[str, Any] | None = None) -> Call:
+        """The upstream request: `body`, or what the client sent, but for who streams and what is meant for us alone."""
         tenant, user = self.principal.tenant, self.principal.user
         return Call(
             PATHS[self.api],
-            self._sent(stream),
+            self._sent(stream, self.body if body is None else body),
             self.headers,
             self.query,
             prefix_salt=prefix_salt(self.endpoint.config.prefix_scope, tenant, user),
             party=party(tenant, user),
         )
 
-    def _sent(self, stream: bool) -> bytes:
-        """The body that goes upstream."""
+    def _sent(self, stream: bool, body: dict[str, Any]) -> bytes:
+        """The bytes that go upstream."""
         streaming = {"stream", "stream_options"}
-        if not stream and "cache" not in self.body and streaming.isdisjoint(self.body):
+        if not stream and body is self.body and "cache" not in body and streaming.isdisjoint(body):
             return self.raw
-        body = {k: v for k, v in self.body.items() if k != "cache" and k not in streaming}
+        options = body.get("stream_options") or {}
+        body = {k: v for k, v in body.items() if k != "cache" and k not in streaming}
         if stream:
-            options = self.body.get("stream_options") or {}
             body |= {"stream": True, "stream_options": {**options, "include_usage": True}}
         return _encode(body)
 
@@ -89,16 +101,12 @@ def understand(
 ) -> Ask:
     """Raises ApiError 400 (a field is wrong) or 404 (no backend for the model)."""
     body = parse_object(raw)
-    model = _model(body)
+    model = read_model(body)
     _check(api, body)
     directives = read_directives(headers, body.get("cache"))
     backend = snapshot.route(endpoint, model)
-    passed_on = tuple((n.decode(), _readable(n, headers[n])) for n in PASSED_ON if n in headers)
-    query = "&".join(p for p in query.split("&") if p.partition("=")[0] == QUERY_PASSED_ON)
-    if not _QUERY.fullmatch(query):
-        raise bad_request(f"`{QUERY_PASSED_ON}` holds characters that no version has.", param=QUERY_PASSED_ON)
-    config = endpoint.config
-    scope = Scope.of(config.share, tenant=principal.tenant, user=principal.user, permissions=principal.permissions)
+    passed_on, query = read_passed_on(headers, query)
+    scope = scope_of(endpoint, principal)
     key = _key(scope, endpoint, api, model, backend, passed_on, query, body)
     return Ask(
         principal=principal,
@@ -119,6 +127,21 @@ def understand(
     )
 
 
+def read_passed_on(headers: Headers, query: str) -> tuple[tuple[tuple[str, str], ...], str]:
+    """Of a request's headers and query those that go upstream. Raises ApiError 400."""
+    passed_on = tuple((n.decode(), _readable(n, headers[n])) for n in PASSED_ON if n in headers)
+    query = "&".join(p for p in query.split("&") if p.partition("=")[0] == QUERY_PASSED_ON)
+    if not _QUERY.fullmatch(query):
+        raise bad_request(f"`{QUERY_PASSED_ON}` holds characters that no version has.", param=QUERY_PASSED_ON)
+    return passed_on, query
+
+
+def scope_of(endpoint: Endpoint, principal: Principal) -> Scope:
+    """Who shares what this principal is answered on this endpoint."""
+    share = endpoint.config.share
+    return Scope.of(share, tenant=principal.tenant, user=principal.user, permissions=principal.permissions)
+
+
 def _key(
     scope: Scope,
     endpoint: Endpoint,
@@ -128,6 +151,7 @@ def _key(
     headers: tuple[tuple[str, str], ...],
     query: str,
     body: dict[str, Any],
+    chunks: Sequence[bytes] | None = None,
 ) -> bytes:
     return request_key(
         scope=scope,
@@ -139,6 +163,7 @@ def _key(
         revision=backend.revision,
         headers=[*headers, ("?", query)] if query else headers,
         body=canonical(api, body, text=endpoint.config.normalize),
+        chunks=chunks,
     )
 
 
@@ -170,7 +195,8 @@ def _keeping(endpoint: Endpoint) -> tuple[str, ...]:
     return ("exact",) if endpoint.config.cache.semantic is None else ("exact", "semantic")
 
 
-def _model(body: dict[str, Any]) -> str:
+def read_model(body: dict[str, Any]) -> str:
+    """Raises ApiError 400."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise bad_request("`model` is required: the name of a model.", param="model", code="missing_model")

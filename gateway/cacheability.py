@@ -73,6 +73,12 @@ def asked_choices(body: Mapping[str, Any]) -> int:
     return prompts * (n if type(n) is int and n > 0 else 1)
 
 
+def most_tokens(body: Mapping[str, Any]) -> int | None:
+    """The most tokens that one choice may have, where the request says so."""
+    asked = [v for name in ("max_completion_tokens", "max_tokens") if type(v := body.get(name)) is int and v >= 0]
+    return min(asked) if asked else None
+
+
 def wants_its_own(body: Mapping[str, Any]) -> bool:
     """Does the request ask for a sample of its own? An explicit temperature above 0 and no seed: who asks five times
     wants five answers. (What has been stored may still be reused; that is for `sampled` to say.)"""

@@ -1,7 +1,9 @@
 """One client's answer from a flight: streamed as it comes, or whole at its end, in the form that it asked for."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from time import perf_counter
+from typing import Any, TypeVar
 
 from gateway.asgi import Disconnected, Receive
 from gateway.fill import Filled, servable
@@ -12,6 +14,8 @@ from gateway.wire.sse import DONE_EVENT
 
 WATCH_AFTER = 0.02
 """Seconds after which we begin to look whether the client is still there: the answer to most is sooner than that."""
+
+T = TypeVar("T")
 
 
 async def deliver(listener: Listener, receive: Receive) -> Filled:
@@ -25,6 +29,23 @@ async def deliver(listener: Listener, receive: Receive) -> Filled:
             return await _end(listener)
         finally:
             listener.flight.leave(listener)
+
+
+async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives, for a client that waits for it; it is cancelled when that one leaves. Raises Disconnected."""
+    task = asyncio.ensure_future(work)
+
+    def leave() -> None:
+        task.cancel()
+
+    with _Watch(receive, leave):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if me is not None and me.cancelling():
+                raise  # it is we who are to end
+            raise Disconnected from None
 
 
 async def _stream(listener: Listener) -> None:
@@ -84,6 +105,7 @@ def _begin(listener: Listener) -> None:
     """All that the head of the answer says."""
     d, flight = listener.visit.decision, listener.flight
     d.status = 200
+    d.first_ms = (perf_counter() - listener.visit.incoming.started) * 1000
     d.upstream_id = flight.fill.upstream_id
     if d.outcome == "joined":
         d.age = flight.fill.age()
@@ -92,12 +114,17 @@ def _begin(listener: Listener) -> None:
 
 def _served(listener: Listener) -> None:
     """Count the answer as served. Whoever joined has saved what the flight's leader pays for."""
-    d, fill = listener.visit.decision, listener.flight.fill
-    d.served = fill.usage.total
-    if d.outcome == "joined":
-        d.saved = fill.usage.total
-        d.usd_saved = fill.cost.usd
-        d.ms_saved = fill.cost.ms
+    d, bill = listener.visit.decision, listener.flight.fill.bill
+    if bill is None:
+        return  # nobody was called
+    d.input, d.output = bill.usage.input, bill.usage.output
+    d.served = bill.usage.total
+    if d.outcome != "joined":
+        d.usd_used = bill.cost.usd or 0.0
+    else:
+        d.saved = bill.usage.total
+        d.usd_saved = bill.cost.usd
+        d.ms_saved = bill.cost.ms
 
 
 async def _news(listener: Listener) -> None:

@@ -21,6 +21,10 @@ TYPES: Mapping[int, str] = {
 }
 
 
+MAX_WORD = 64
+"""Characters of an error's code that are kept in records."""
+
+
 class ApiError(Exception):
     """An answer that is an error. `param` names the field at fault, `code` is for programs; `final`: to ask the backend
     again would be in vain, and is not for us to do."""
@@ -44,6 +48,11 @@ class ApiError(Exception):
         self.type = type or TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
         self.headers = dict(headers or {})
         self.final = final
+
+    @property
+    def word(self) -> str:
+        """What it is called in records. A code may be an upstream's, of any length."""
+        return (self.code or self.type)[:MAX_WORD]
 
     def fresh(self) -> "ApiError":
         """The same error, not raised yet. One that is kept to be raised again, by many, would keep alive the frames of

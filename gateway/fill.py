@@ -9,20 +9,20 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import perf_counter
 from typing import Protocol
 
 import msgspec
 
-from backends.base import Reply
-from cache.entry import Cost, Entry, Usage
+from backends.base import Call, Reply
+from cache.entry import Entry
 from cache.exact import ExactCache
 from cache.semantic.tier import Finding
 from cache.stores.memory import Slot
 from gateway.ask import Ask
 from gateway.cacheability import answer_reason, asked_choices, well_formed
 from gateway.errors import ApiError
-from gateway.prices import call_cost
+from gateway.prices.bill import Bill, Learners
+from gateway.retrieval.citations import citations_of
 from gateway.reuse import Reuse
 from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
@@ -30,14 +30,12 @@ from gateway.upstream import (
     Event,
     Json,
     broken,
-    cached_of,
     read_answer,
     read_events,
     send,
     stream_error,
     timings,
     upstream_id,
-    usage_of,
 )
 from gateway.visit import Visit
 from gateway.wire.assemble import Assembler
@@ -85,13 +83,13 @@ class Kitchen:
     semantics: Semantics
     clock: Callable[[], float]
     current: Callable[[], Snapshot]
+    learners: Learners = field(default_factory=Learners)
 
 
 class Fill:
     """The call for one request; with `anew`, or after a `former` call that failed, no other question's answer will do.
-    `calling`: it is decided that the backend is asked; `whole`: the answer is there; `usage` and `cost` are what the
-    call is known to have taken, also when it failed, and `cached` the part of the prompt that the backend had, if it
-    has said so; `charged` is what counts against limits."""
+    `calling`: it is decided that the backend is asked; `bill`: what the call takes, once it is made; `whole`: the
+    answer is there."""
 
     def __init__(
         self, kitchen: Kitchen, visit: Visit, ask: Ask, *, anew: bool = False, former: "Fill | None" = None
@@ -99,20 +97,19 @@ class Fill:
         self._kitchen = kitchen
         self._visit = visit
         self._ask = ask
-        self._begun = perf_counter()
         self._ended = False
         self._finding: Finding | None = None if former is None else former._finding
         self._anew = anew or former is not None
         self.calling = self._anew or not kitchen.semantics.may_answer(ask)
         self.whole = False
         self._mark = kitchen.cache.mark()
+        if ask.grounds is not None and ask.grounds.mark is not None:
+            # A document that was taken back since it was found must not live on in an answer.
+            self._mark = ask.grounds.mark
         # An answer is as old as the call that made it (RFC 9111, 4.2.3 counts the response delay too).
         self._draft = _draft(visit, ask, kitchen.clock())
-        self._heard = 0  # events, each about a token
-        self.usage = Usage()
-        self.cost = Cost()
-        self.cached: int | None = None
-        self.charged: tuple[int, float] = (0, 0.0)  # tokens, USD
+        self._citations = citations_of(ask)
+        self.bill: Bill | None = None
         self.upstream_id = ""
 
     @property
@@ -135,30 +132,41 @@ class Fill:
 
     async def run(self, hearers: Hearers) -> None:
         """Raises ApiError."""
-        ask = self._ask
         if not self._anew:
             if (similar := await self._similar()) is not None:
                 hearers.landed(similar)
                 return
             self.calling = True
-            self._begun = perf_counter()
-        call = ask.call(stream=ask.endpoint.config.mode == "stream")
+        ask = self._ask
+        body = ask.body if ask.grounds is None else await ask.grounds.compose(ask)
+        call = ask.call(stream=ask.endpoint.config.mode == "stream", body=body)
+        self.bill = Bill(self._kitchen.learners, self._visit, ask, len(call.body))
+        try:
+            await self._call(call, self.bill, hearers)
+        finally:
+            self.bill.end()
+
+    async def _call(self, call: Call, bill: Bill, hearers: Hearers) -> None:
+        ask = self._ask
         try:
             reply = await send(ask.backend, call, ask.model, ask.body)
         except asyncio.CancelledError:
-            self._book({}, left=True)
+            bill.settle({}, left=True)
+            raise
+        except ApiError:
+            self._visit.phase("upstream", bill.begun)
             raise
         try:
-            self._visit.phase("first_byte", self._begun)
+            self._visit.phase("first_byte", bill.begun)
             self._visit.decision.phases |= timings(reply)
             self.upstream_id = upstream_id(reply)
             if reply.headers.get("content-type", "").lower().startswith("text/event-stream"):
-                await self._stream(reply, hearers)
+                await self._stream(reply, bill, hearers)
             else:
-                hearers.landed(await self._whole(reply))
-        except asyncio.CancelledError:
-            if not self.cost.ms:
-                self._book({}, left=True)
+                hearers.landed(await self._whole(reply, bill))
+        except (ApiError, asyncio.CancelledError):
+            if not bill.settled:
+                bill.settle({}, left=True)
             raise
         finally:
             await reply.aclose()
@@ -174,33 +182,41 @@ class Fill:
         semantics.remember(self._ask, reuse, self._visit.snapshot.generation)
         return Filled(reuse.slot.entry.body, {}, False, reuse.slot, None, reuse)
 
-    async def _whole(self, reply: Reply) -> Filled:
+    async def _whole(self, reply: Reply, bill: Bill) -> Filled:
         raw, answer = await read_answer(reply)
         self._ended = True
-        self._heard = len(raw) // 4
+        if self._citations is not None:
+            answer = self._citations.into_answer(answer)
+            raw = msgspec.json.encode(answer)
         if answer.get("error"):
+            bill.settle(answer)
             raise stream_error(answer, self._ask.backend)
-        return await self._keep(raw, answer, streamed=False)
+        bill.heard = len(raw) // 4
+        return await self._keep(raw, answer, bill, streamed=False)
 
-    async def _stream(self, reply: Reply, hearers: Hearers) -> None:
+    async def _stream(self, reply: Reply, bill: Bill, hearers: Hearers) -> None:
         assembler = Assembler(self._ask.api)
         try:
             async with aclosing(read_events(reply)) as batches:
-                await self._hand_on(batches, assembler, hearers)
-                hearers.landed(await self._complete(assembler))
+                await self._hand_on(batches, assembler, bill, hearers)
+                hearers.landed(await self._complete(assembler, bill))
                 if self._ended:
                     await _drain(batches)
         except (ApiError, asyncio.CancelledError) as error:
             if not self.whole:  # as far as the backend has said
-                self._book(assembler.result(), left=not isinstance(error, ApiError))
+                bill.settle(assembler.result(), left=not isinstance(error, ApiError))
             raise
 
     async def _hand_on(
-        self, batches: AsyncGenerator[list[Event], None], assembler: Assembler, hearers: Hearers
+        self, batches: AsyncGenerator[list[Event], None], assembler: Assembler, bill: Bill, hearers: Hearers
     ) -> None:
         heard, look_at = 0, self._kitchen.cache.max_entry
         async for events in batches:
+            if self._citations is not None:
+                events = self._citations.into_events(events)
+            bill.first()
             good = self._take(events, assembler)
+            bill.heard += good
             hearers.hear(events[:good])
             if self._ended:
                 return
@@ -223,20 +239,20 @@ class Fill:
             if chunk.get("error"):
                 return number
             assembler.add(chunk)
-            self._heard += 1
         return len(events)
 
-    async def _complete(self, assembler: Assembler) -> Filled:
+    async def _complete(self, assembler: Assembler, bill: Bill) -> Filled:
         answer = assembler.result()
         if not assembler.complete:
             raise broken("The backend's stream ended before its answer was complete.")
-        return await self._keep(msgspec.json.encode(answer), answer, streamed=True)
+        return await self._keep(msgspec.json.encode(answer), answer, bill, streamed=True)
 
-    async def _keep(self, raw: bytes, answer: Json, *, streamed: bool) -> Filled:
+    async def _keep(self, raw: bytes, answer: Json, bill: Bill, *, streamed: bool) -> Filled:
         """Store the answer if nothing speaks against it."""
         self.whole = True
-        self._book(answer)
-        entry = replace(self._draft, body=raw, usage=self.usage, cost=self.cost, upstream_id=self.upstream_id)
+        bill.settle(answer)
+        bill.teach()
+        entry = replace(self._draft, body=raw, usage=bill.usage, cost=bill.cost, upstream_id=self.upstream_id)
         cache = self._kitchen.cache
         reason = self._reason(entry, answer) or await cache.put(entry, since=self._mark)
         if reason is None:
@@ -254,24 +270,6 @@ class Fill:
         if self._kitchen.current().generation != self._visit.snapshot.generation:
             return "policy_changed"
         return answer_reason(ask.api, answer, asked=asked_choices(ask.body))
-
-    def _book(self, answer: Json, *, left: bool = False) -> None:
-        """Note what the call took; `left`: nobody waited for the end of it."""
-        ask, config = self._ask, self._visit.snapshot.config
-        ms = (perf_counter() - self._begun) * 1000
-        hourly = config.backends[ask.backend.name].hourly_cost
-        self.usage, self.cached = usage_of(answer), cached_of(answer)
-
-        def price(usage: Usage) -> float | None:
-            return call_cost(ask.model, usage, ms, prices=config.prices, hourly_cost=hourly)
-
-        self.cost = Cost(ms, price(self.usage))
-        # A backend reports its usage last, so whoever leaves before that would have everything for nothing. An event
-        # is about a token, and a token about four bytes of a prompt.
-        taken = self.usage
-        if not taken.total and (self._heard or left):
-            taken = Usage(len(ask.raw) // 4, self._heard)
-        self.charged = (taken.total, price(taken) or 0.0)
 
 
 def servable(ask: Ask, filled: Filled) -> bool:
@@ -298,6 +296,7 @@ def _draft(visit: Visit, ask: Ask, made: float) -> Entry:
         expires=expires,
         keep_until=expires + keep,
         tags=ask.directives.tags,
+        documents=() if ask.grounds is None else ask.grounds.documents,
     )
 
 

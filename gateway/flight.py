@@ -160,7 +160,10 @@ class Flight:
                     return
                 except ApiError as error:
                     if self.ended:
+                        if self.filled is None:
+                            self._settle()
                         return  # what goes wrong after the end concerns nobody
+                    self._recorder.observed.failed(self.ask.backend.name, error.word)
                     self._settle()
                     if not self._pass_on(error):
                         self.error = error.fresh()
@@ -172,6 +175,8 @@ class Flight:
             log.error(
                 "unexpected error", request_id=self.leader.decision.id, kind=type(error).__name__, where=where(error)
             )
+            if self.filled is None:
+                self._settle()
             self.error = ApiError(500, "The gateway failed on this request.", code="internal_error")
         finally:
             self._finish()
@@ -194,6 +199,7 @@ class Flight:
         heir = self.listeners[0]
         self.leader, self.ask = heir.visit, heir.ask
         heir.visit.decision.outcome = "miss"
+        heir.visit.phase("join", heir.since)
         self.fill = self._begin_fill(heir.visit, heir.ask, self.fill)
         return True
 
@@ -204,11 +210,13 @@ class Flight:
         listener.wake()
 
     def _settle(self) -> None:
-        """Charge what the call took to whom it was made for."""
-        fill = self.fill
-        if fill.cost.ms:
-            self._recorder.charge(self.leader.decision, fill.usage, fill.cost, fill.cached)
-            self.leader.charge(*fill.charged)
+        """Charge what the call took, and the search before it, to whom it was made for."""
+        bill, visit = self.fill.bill, self.leader
+        if (searched := visit.take_spent()) is not None:
+            self._recorder.charge(visit.decision, searched)
+        if bill is not None and bill.settled:
+            self._recorder.charge(visit.decision, bill.charge())
+            visit.charge(bill.usage.total, bill.cost.usd or 0.0)
 
     def _finish(self) -> None:
         if self.ended:

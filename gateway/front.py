@@ -6,6 +6,7 @@ finds its answer by one digest. That is only right while nothing else could chan
 - a header that changes behaviour (`BEHAVIOUR`) sends the request the long way, and so does a body whose `cache`
   object does: such requests are never given an alias;
 - an alias holds for one policy generation: a changed configuration, a revoked key, another TTL end it at once;
+- an answer made from documents holds only while no document of its retriever has changed;
 - the credential may expire or be revoked, its limits may be used up, and the entry's life ends, on the byte-identical
   path as on the long one;
 - what is purged or evicted takes its aliases with it (cache.stores.memory).
@@ -16,19 +17,24 @@ Bodies of all POST requests are read here, bounded, whichever route they go to.
 from collections.abc import Callable, Sequence
 from struct import Struct
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from cache.stores.memory import MemoryStore, Slot
 from gateway.asgi import App, Disconnected, Headers, Receive, Scope, Send, read_body, read_headers, send_error
 from gateway.auth import Credential
-from gateway.decisions import Decision, Tier, new_request_id
+from gateway.decisions import Decision, new_number, new_request_id, request_id
 from gateway.directives import HEADERS as DIRECTIVE_HEADERS
 from gateway.errors import ApiError
-from gateway.heads import JSON, PRIVATE, SSE, Header, decision_headers, header_text, reuse, saved_value
+from gateway.heads import JSON, PRIVATE, SSE, Header, decision_headers, header_text, saved_value
+from gateway.hits import Facts
 from gateway.principal import ON_BEHALF, Principal
 from gateway.recorder import Recorder
 from gateway.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from gateway.retrieval.grounds import Grounds
 
 BEHAVIOUR = DIRECTIVE_HEADERS | {
     *(b"prefer", b"content-encoding"),
@@ -56,11 +62,12 @@ class Incoming:
 class Replay:
     """What an alias leads to, beside the entry: all that does not change from hit to hit. From `until` on the long way
     has to be gone: the entry's life is over at `expires`, from its soft end on another answer is to be fetched, and a
-    token ends. `deadline` is the same by perf_counter(), which nobody sets back."""
+    token ends. An answer from documents holds while its `corpus` is of this `corpus_generation`. `deadline` is `until`
+    by perf_counter(), which nobody sets back."""
 
     __slots__ = (
-        *("api", "credential", "deadline", "endpoint", "expires", "form", "generation", "head", "key", "model"),
-        *("principal", "until"),
+        *("corpus", "corpus_generation", "credential", "deadline", "expires", "facts", "form", "generation", "head"),
+        *("retrieved", "until"),
     )
 
     def __init__(
@@ -77,23 +84,26 @@ class Replay:
         until: float,
         deadline: float,
         slot: Slot,
+        grounds: "Grounds | None" = None,
     ) -> None:
+        entry = slot.entry
         self.generation = generation
-        self.principal = principal
         self.credential = credential
-        self.endpoint = endpoint
-        self.api = api
-        self.model = model
         self.form = form
         self.expires = expires
         self.until = until
         self.deadline = deadline
-        self.key = slot.entry.key
-        entry = slot.entry
+        documents = None if grounds is None else grounds.shown
+        self.corpus = None if grounds is None else grounds.corpus
+        self.corpus_generation = "" if grounds is None else grounds.generation
+        self.retrieved = b"" if grounds is None else b", retrieval; hit"
+        self.facts = Facts(entry, principal, endpoint, api, model, stream=form != "json", documents=documents)
         head: list[Header] = [JSON if form == "json" else SSE, PRIVATE, HIT]
         head.append((b"x-refrain-saved", saved_value(entry.usage.total, entry.cost.usd, entry.cost.ms)))
         if entry.upstream_id:
             head.append((b"x-refrain-upstream-id", header_text(entry.upstream_id)))
+        if documents:
+            head.append((b"x-refrain-documents", documents.encode()))
         self.head = head
 
     SIZE = 900
@@ -115,6 +125,7 @@ class Front:
         self._clock = clock
         self._memory = memory
         self._finish = recorder.finish
+        self._record_hit = recorder.hit
         self._snapshot = snapshot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,6 +162,7 @@ class Front:
                     and replay.generation == snapshot.generation
                     and now < replay.until
                     and started < replay.deadline
+                    and (replay.corpus is None or replay.corpus.generation == replay.corpus_generation)
                     and replay.credential.good()
                     and ((meter := replay.credential.meter) is None or meter.take())
                 ):
@@ -166,28 +178,19 @@ class Front:
         await send_error(send, error, decision_headers(decision))
 
     async def _hit(self, replay: Replay, slot: Slot, body: bytes, now: float, started: float, send: Send) -> None:
-        ttl = int(replay.expires - now)
-        decision = Decision(new_request_id(), now, replay.endpoint, replay.api)
-        decision.principal = replay.principal
-        decision.model = replay.model
-        decision.stream = replay.form != "json"
-        decision.outcome = "exact"
-        decision.key = replay.key
-        decision.tiers = (Tier("exact", "hit", "byte_identical", ttl),)
-        age = reuse(decision, slot.entry, now)
-        took = (perf_counter() - started) * 1000
-        decision.phases = {"exact": took}
+        ttl, age = int(replay.expires - now), slot.entry.age(now)
+        number = new_number()
         headers = [
             *replay.head,
             (b"content-length", b"%d" % len(body)),
             (b"age", b"%d" % age),
-            (b"cache-status", b"exact; hit; ttl=%d" % ttl),
-            (b"server-timing", b"exact;dur=%.2f" % took),
-            (b"x-request-id", decision.id.encode()),
+            (b"cache-status", b"exact; hit; ttl=%d%b" % (ttl, replay.retrieved)),
+            (b"server-timing", b"exact;dur=%.2f" % ((perf_counter() - started) * 1000)),
+            (b"x-request-id", request_id(number).encode()),
         ]
         if replay.credential.meter is not None:
             headers += replay.credential.meter.headers()
-        self._finish(decision, started)
+        self._record_hit(replay.facts, number, now, started, age, ttl)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

@@ -2,6 +2,7 @@
 
 from cache.entry import Entry
 from gateway.decisions import Decision, Tier
+from gateway.latency.budget import OVER_BUDGET
 
 Header = tuple[bytes, bytes]
 
@@ -19,9 +20,7 @@ def decision_headers(d: Decision) -> list[Header]:
     if d.outcome is not None:
         headers.append((b"x-refrain-cache", d.outcome.encode()))
     if d.tiers:
-        status = ", ".join(map(_cache_status, reversed([t for t in d.tiers if asked(t)])))
-        if d.outcome == "joined":
-            status += "; collapsed"
+        status = ", ".join(_cache_status(t, d.outcome) for t in reversed(d.tiers) if asked(t))
         headers.append((b"cache-status", status.encode()))
     if d.age is not None:
         headers.append((b"age", b"%d" % d.age))
@@ -30,6 +29,8 @@ def decision_headers(d: Decision) -> list[Header]:
         headers.append((b"server-timing", timing.encode()))
     if d.upstream_id:
         headers.append((b"x-refrain-upstream-id", header_text(d.upstream_id)))
+    if d.documents:
+        headers.append((b"x-refrain-documents", d.documents.encode()))
     if d.ms_saved is not None:
         headers.append((b"x-refrain-saved", saved_value(d.saved, d.usd_saved, d.ms_saved)))
     return headers
@@ -51,7 +52,9 @@ def reuse(d: Decision, entry: Entry, now: float) -> int:
     d.age = age = entry.age(now)
     d.backend = entry.backend
     d.upstream_id = entry.upstream_id
-    d.served = d.saved = entry.usage.total
+    usage = entry.usage
+    d.input, d.output = usage.input, usage.output
+    d.served = d.saved = usage.input + usage.output
     d.usd_saved = entry.cost.usd
     d.ms_saved = entry.cost.ms
     d.status = 200
@@ -61,13 +64,18 @@ def reuse(d: Decision, entry: Entry, now: float) -> int:
 def asked(tier: Tier) -> bool:
     """Does Cache-Status speak of it? Of the semantic tier only where the request is one that it can answer; of the
     prefix tier never: what it had is known at the end of an answer, which a stream's head comes before."""
-    return tier.name != "prefix" and (tier.name != "semantic" or tier.result != "skipped")
+    if tier.name == "semantic" and tier.result == "skipped":
+        return tier.why == OVER_BUDGET
+    return tier.name != "prefix"
 
 
-def _cache_status(tier: Tier) -> str:
+def _cache_status(tier: Tier, outcome: str | None) -> str:
     """One member of Cache-Status (RFC 9211)."""
     if tier.result != "hit":
-        return f"{tier.name}; fwd={FORWARD_WHY.get(tier.why or '') or FORWARD[tier.result]}"
+        joined = outcome == "joined" if tier.name == "exact" else tier.why == "joined"
+        forward = f"{tier.name}; fwd={FORWARD_WHY.get(tier.why or '') or FORWARD[tier.result]}"
+        forward += "; collapsed" if joined else ""
+        return forward if tier.hits is None else f'{forward}; detail="hits={tier.hits}"'
     member = f"{tier.name}; hit" + ("" if tier.ttl is None else f"; ttl={tier.ttl}")
     return member if tier.similarity is None else f'{member}; detail="{similarity_detail(tier.similarity)}"'
 

@@ -16,6 +16,9 @@ STALL_TIMEOUT = 60.0
 """Seconds for which a client may take nothing of what waits for it. Then the connection is cut: closing it in good
 order would wait for that client as well."""
 
+ENDLESS = "refrain.endless"
+"""Set in the scope of a request whose answer has no end of its own: a server that stops does not wait for it."""
+
 
 class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
@@ -28,6 +31,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._first_head.cancel()
         self._moves()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.cycle is not None and ENDLESS in self.cycle.scope:
+            self.transport.abort()  # its client asks again, and may be one that takes nothing
 
     def pause_writing(self) -> None:
         super().pause_writing()

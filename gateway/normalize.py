@@ -23,7 +23,7 @@ import msgspec
 from cache.framing import digest
 from cache.scope import Scope
 
-Api = Literal["chat", "completions"]
+Api = Literal["chat", "completions", "embeddings"]
 KEY_VERSION = b"1"
 """Part of every key: raise it when the canonical form changes."""
 
@@ -63,6 +63,21 @@ def aside(body: Json) -> Json:
 
 def canonical(api: Api, body: Json, *, text: Literal["json", "text"] = "json") -> bytes:
     """The canonical bytes of a parsed body. Does not change `body`."""
+    return _encode(_exact(_form(api, body, text)))
+
+
+def canonical_parts(
+    api: Api, body: Json, *, text: Literal["json", "text"] = "json"
+) -> tuple[dict[str, bytes], list[bytes]]:
+    """The canonical form in parts: its fields by name, without the messages or the prompt, and each message (a prompt
+    is one). Bodies have equal parts where `canonical` gives equal bytes."""
+    form = _form(api, body, text)
+    said = form.pop("messages" if api == "chat" else "prompt", None)
+    turns = said if api == "chat" and isinstance(said, list) else [said]
+    return {name: _encode(_exact(value)) for name, value in form.items()}, [_encode(_exact(turn)) for turn in turns]
+
+
+def _form(api: Api, body: Json, text: Literal["json", "text"]) -> Json:
     clean = str if text == "json" else normalize_text
     out = {k: v for k, v in body.items() if not _left_out(k, v)}
     if "max_tokens" in out and "max_completion_tokens" not in out:
@@ -74,7 +89,7 @@ def canonical(api: Api, body: Json, *, text: Literal["json", "text"] = "json") -
             out["tools"] = [_without_hint(t) for t in tools]
     elif isinstance(prompt := out.get("prompt"), str):
         out["prompt"] = clean(prompt)
-    return _encode(_exact(out))
+    return out
 
 
 def request_key(
@@ -88,13 +103,20 @@ def request_key(
     revision: str,
     headers: Sequence[tuple[str, str]],
     body: bytes,
+    chunks: Sequence[bytes] | None = None,
 ) -> bytes:
     """The 32-byte key of one request in one scope. `settings` is the digest of the endpoint's settings that can
-    change an answer, `headers` are those passed on upstream (with the query), `body` is the canonical body."""
+    change an answer, `headers` are those passed on upstream (with the query), `body` is the canonical body, `chunks`
+    are the digests of the pieces of documents that the answer is made from (None: it is made from none)."""
     passed_on = digest("refrain.headers.1", [part.encode() for pair in sorted(headers) for part in pair])
     names = (endpoint, api, model, backend, revision)
-    fields = [KEY_VERSION, scope.digest(), settings, *(n.encode() for n in names), passed_on, b"", body]
+    fields = [KEY_VERSION, scope.digest(), settings, *(n.encode() for n in names), passed_on, _chunks(chunks), body]
     return digest("refrain.key.1", fields)
+
+
+def _chunks(digests: Sequence[bytes] | None) -> bytes:
+    # No document found is another prompt than no documents asked for.
+    return b"" if digests is None else digest("refrain.chunks.1", digests)
 
 
 def normalize_text(text: str) -> str:

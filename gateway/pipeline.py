@@ -1,111 +1,93 @@
-"""The way of a request, top to bottom: authenticate, understand, exact tier, join a flight or lead one.
+"""The way of a request that was let in (gateway.reception), top to bottom: understand, exact tier, join a flight or
+lead one.
 
-Every step writes to the decision. A cache that fails is a miss; what goes wrong before the first byte becomes one
-error in the envelope, what goes wrong after it an error event.
+Every step writes to the decision. A cache that fails is a miss.
 """
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from time import monotonic, perf_counter
-
-import structlog
 
 from cache.exact import ExactCache
 from cache.freshness import Verdict, expires_at, judge, refresh_at
 from cache.stores.memory import STEP, Slot
-from gateway.asgi import Disconnected, Outlet, Receive, Scope, Send, read_headers
+from gateway.asgi import Receive, Scope, Send
 from gateway.ask import Ask, understand
-from gateway.decisions import Decision, new_request_id
+from gateway.config.endpoints import Retrieval
 from gateway.deliver import deliver
 from gateway.errors import ApiError
-from gateway.flight import stopping
 from gateway.flights import Flights
 from gateway.forms import stored_form
-from gateway.front import INCOMING, Incoming, Replay
+from gateway.front import Replay
 from gateway.heads import reuse
-from gateway.logs import where
+from gateway.latency.budget import OVER_BUDGET, Durations
 from gateway.normalize import Api
+from gateway.reception import Arrival, Reception
 from gateway.recorder import Recorder
+from gateway.retrieval.grounds import Grounding
 from gateway.reuse import Reuse
 from gateway.semantics import Semantics
-from gateway.snapshot import Snapshot
 from gateway.visit import Visit
-from gateway.wire.sse import event
-
-log = structlog.get_logger("refrain")
+from gateway.why.explain import Explainer
 
 LARGE_BODY = 8 * 1024
 MANY_VALUES = 2_000
 """A body of more bytes, or of more commas, is parsed in a thread, so that it does not hold up the event loop."""
 
-CLIENT_GONE = 499
-
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One per application. `clock` is wall-clock seconds."""
+    """One per application. `clock` is wall-clock seconds; `lookups` is what those of the exact tier have taken that
+    memory could not answer."""
 
     cache: ExactCache
+    grounding: Grounding
     flights: Flights
     semantics: Semantics
     recorder: Recorder
-    snapshot: Callable[[], Snapshot]
+    reception: Reception
     clock: Callable[[], float]
+    lookups: Durations = field(default_factory=Durations)
+    explainer: Explainer = field(default_factory=Explainer)
 
     async def __call__(self, api: Api, endpoint: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request to the endpoint of this name."""
-        incoming: Incoming = scope[INCOMING]
-        decision = Decision(new_request_id(), self.clock(), "", api)
-        finish = partial(self.recorder.finish, decision, incoming.started)
-        visit = Visit(self.snapshot(), incoming, decision, Outlet(send, finish))
-        try:
-            await self._answer(visit, api, endpoint, scope, receive)
-        except ApiError as error:
-            await self._fail(visit, error)
-        except Disconnected:
-            decision.error, decision.status = "client_disconnected", CLIENT_GONE
-        except asyncio.CancelledError:
-            # The server ends what has not ended within the grace, and waits for nothing but this.
-            await self._fail(visit, stopping())
-        except Exception as error:
-            log.error("unexpected error", request_id=decision.id, kind=type(error).__name__, where=where(error))
-            await self._fail(visit, ApiError(500, "The gateway failed on this request.", code="internal_error"))
-        finally:
-            finish()
+        visit = await self.reception(partial(self._answer, api), api, endpoint, scope, receive, send)
+        if visit.ask is not None:
+            await self.explainer.explain(visit, self.clock(), large=large_body(visit.incoming.body))
 
-    async def _answer(self, visit: Visit, api: Api, name: str, scope: Scope, receive: Receive) -> None:
-        d, snapshot, raw = visit.decision, visit.snapshot, visit.incoming.body
-        headers = read_headers(scope)
-        entrant = await snapshot.auth.enter(headers)
-        d.principal, visit.credential = entrant.principal, entrant.credential
-        d.endpoint = name if name in snapshot.endpoints else ""
-        entrant.take()
-        endpoint = snapshot.endpoint(name)
-        endpoint.admit(entrant.principal)
-        at = visit.phase("auth", visit.incoming.started)
-
-        arguments = (api, raw, headers, scope["query_string"].decode("latin-1"), endpoint, d.principal, snapshot)
-        if len(raw) < LARGE_BODY and raw.count(b",") < MANY_VALUES:
-            ask = understand(*arguments)
-        else:
-            ask = await asyncio.to_thread(understand, *arguments)
+    async def _answer(self, api: Api, visit: Visit, arrival: Arrival) -> None:
+        d, snapshot, raw = visit.decision, visit.snapshot, arrival.raw
+        at = perf_counter()
+        arguments = (api, raw, arrival.headers, arrival.query, arrival.endpoint, arrival.principal, snapshot)
+        ask = await asyncio.to_thread(understand, *arguments) if large_body(raw) else understand(*arguments)
         d.model, d.backend, d.key, d.stream = ask.model, ask.backend.name, ask.key, ask.form != "json"
         visit.phase("parse", at)
-
+        if (retrieval := arrival.endpoint.config.retrieval) is not None:
+            ask = await self._grounded(visit, ask, retrieval, arrival.receive)
         if await self._reuse(visit, ask):
             return
+        visit.ask, visit.known = ask, self.explainer.before(ask.key)
         if ask.directives.only_if_cached:
             if await self._reuse_similar(visit, ask):
                 return
             message = "Nothing is cached for this request, and it asked for a cached answer only."
             raise ApiError(504, message, code="not_cached", headers={"x-should-retry": "false"})
         try:
-            await self._fetch(visit, ask, receive)
+            await self._fetch(visit, ask, arrival.receive)
         except ApiError as error:
             if error.status < 500 or visit.outlet.started or not await self._instead(visit, ask):
                 raise
+
+    async def _grounded(self, visit: Visit, ask: Ask, retrieval: Retrieval, receive: Receive) -> Ask:
+        """The request with the documents that its answer rests on."""
+        ask = await self.grounding(visit, ask, retrieval, receive)
+        d = visit.decision
+        d.key, d.documents = ask.key, "" if ask.grounds is None else ask.grounds.shown
+        return ask
 
     async def _reuse(self, visit: Visit, ask: Ask) -> bool:
         """Answer from the exact tier if it may and can."""
@@ -122,7 +104,14 @@ class Pipeline:
             visit.tier("exact", "skipped", "tier_not_asked")
             return False
         begun = perf_counter()
-        slot = await self.cache.get(ask.key)
+        slot = self.cache.front.peek(ask.key)
+        if slot is None:
+            if not self.lookups.fit(visit.left(ask.endpoint.config.budget), begun):
+                visit.tier("exact", "skipped", OVER_BUDGET)
+                return await self._reuse_remembered(visit, ask)
+            slot = await self.cache.get(ask.key)
+            now = perf_counter()
+            self.lookups.add(now - begun, now)
         visit.phase("exact", begun)
         if slot is None:
             visit.tier("exact", "miss")
@@ -130,7 +119,7 @@ class Pipeline:
         now = slot.now(self.clock(), monotonic())
         verdict = judge(slot.entry, life, now, max_age=asked.max_age, max_stale=asked.max_stale)
         if not verdict.usable:
-            visit.tier("exact", "miss", verdict.why)
+            visit.tier("exact", "miss", verdict.why, int(verdict.ttl))
             if verdict.on_error:
                 visit.spare, visit.mark = slot, self.cache.mark()
             return await self._reuse_remembered(visit, ask)
@@ -150,6 +139,8 @@ class Pipeline:
     async def _reuse_similar(self, visit: Visit, ask: Ask) -> bool:
         """Answer from the semantic tier, for a request that has nobody called."""
         finding = await self.semantics.find(visit, ask)
+        if (spent := visit.take_spent()) is not None:
+            self.recorder.charge(visit.decision, spent)
         reuse = None if finding is None else self.semantics.reuse(finding, ask)
         return reuse is not None and await self._serve_similar(visit, ask, reuse)
 
@@ -176,7 +167,8 @@ class Pipeline:
         verdict = judge(visit.spare.entry, ask.life, now, max_age=ask.directives.max_age)
         if not verdict.on_error:
             return False
-        visit.decision.tiers = ()  # what the tier said before the failure
+        # What the tiers that keep answers said before the failure.
+        visit.decision.tiers = tuple(tier for tier in visit.decision.tiers if tier.name == "retrieval")
         await self._serve(visit, ask, visit.spare, verdict, now, "stale_if_error")
         return True
 
@@ -192,7 +184,8 @@ class Pipeline:
         alias, life, credential = visit.incoming.alias, ask.life, visit.credential
         if alias is None or life is None or credential is None or not ask.plain:
             return
-        until = min(refresh_at(slot.entry, life), credential.until)
+        grounds = ask.grounds
+        until = min(refresh_at(slot.entry, life), credential.until, inf if grounds is None else grounds.expires)
         replay = Replay(
             generation=visit.snapshot.generation,
             principal=ask.principal,
@@ -205,17 +198,11 @@ class Pipeline:
             until=until,
             deadline=perf_counter() + until - now + STEP,
             slot=slot,
+            grounds=grounds,
         )
         self.cache.front.alias(alias, slot, replay, Replay.SIZE)
 
-    async def _fail(self, visit: Visit, error: ApiError) -> None:
-        d, outlet = visit.decision, visit.outlet
-        d.error = error.code or error.type
-        if outlet.ended:
-            return
-        if outlet.streaming:
-            # The status is out. An error event is the only honest end: SDKs raise on it, and no [DONE] follows.
-            await outlet.write(event(error.body()), last=True)
-            return
-        d.status = error.status
-        await outlet.error(error, visit.head())
+
+def large_body(body: bytes) -> bool:
+    """Is it to be parsed in a thread?"""
+    return len(body) >= LARGE_BODY or body.count(b",") >= MANY_VALUES

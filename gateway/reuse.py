@@ -21,5 +21,5 @@ class Reuse:
         """Write the hit into the decision."""
         entry = self.slot.entry
         visit.decision.outcome = "semantic"
-        visit.tier("semantic", "hit", why, int(self.ttl), similarity=self.similarity, source=entry.key.hex())
+        visit.tier("semantic", "hit", why, int(self.ttl), similarity=self.similarity, source=entry.key)
         reuse(visit.decision, entry, self.now)

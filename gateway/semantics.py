@@ -25,9 +25,12 @@ from gateway.ask import Ask
 from gateway.config import Config
 from gateway.config import Embedder as EmbedderConfig
 from gateway.embedders import MakeEmbedder
+from gateway.latency.budget import OVER_BUDGET, Durations
 from gateway.logs import where
+from gateway.prices.search import SearchCosts
 from gateway.question import read_question
 from gateway.reuse import Reuse
+from gateway.similarities import Similarities
 from gateway.visit import Visit
 
 SWEEP_EVERY = 60.0
@@ -50,7 +53,10 @@ class Semantics:
     def __init__(self, cache: ExactCache, clock: Callable[[], float], embedders: MakeEmbedder) -> None:
         self.tier: SemanticTier | None = None
         self._wrong: set[tuple[bytes, bytes]] = set()  # what was reported: (who asked, what was served), by key
+        self.searching = Durations()  # of look-ups that need a vector; the others take no time
         self.judged = {True: 0, False: 0}  # reports of right and of wrong answers since the start
+        self.similarities = Similarities()
+        self._costs = SearchCosts()
         self._cache = cache
         self._clock = clock
         self._embedders = embedders
@@ -61,7 +67,7 @@ class Semantics:
     async def apply(self, config: Config) -> None:
         """Put a configuration in force. A tier is kept as long as its embedder is the same."""
         on = any(e.cache.semantic is not None and e.cache.exact is not None for e in config.endpoints.values())
-        wanted = config.embedder if on else None
+        wanted = config.embedder.model_copy(update={"hourly_cost": None}) if on else None
         if wanted == self._config:
             return
         tier = None
@@ -90,6 +96,7 @@ class Semantics:
         if tier is None or policy is None or ask.life is None or ask.bypass is not None:
             return None
         begun = perf_counter()
+        left = visit.left(ask.endpoint.config.budget)
 
         def usable(slot: Slot) -> bool:
             return self._reuse(slot, 0.0, ask) is not None
@@ -100,16 +107,27 @@ class Semantics:
             if not isinstance(query, Query):
                 visit.tier("semantic", "skipped", query)
                 return None
-            finding = await tier.find(query, usable, threshold=policy.threshold, strict=policy.strict)
+            searches = tier.searches(query)
+            if searches and not self.searching.fit(left, begun):
+                tier.counts[OVER_BUDGET] += 1
+                visit.tier("semantic", "skipped", OVER_BUDGET)
+                return Finding(query, OVER_BUDGET)  # its answer will be learnt all the same
+            with self._costs.of(visit):
+                finding = await tier.find(query, usable, threshold=policy.threshold, strict=policy.strict)
         except Exception as error:
             _unexpected(error)
             tier.counts["failed"] += 1
             visit.tier("semantic", "skipped", "failed")
             return None
-        visit.phase("semantic", begun)
+        now = visit.phase("semantic", begun)
+        if searches:
+            self.searching.add(now - begun, now)
+        if finding.similarity is not None:
+            self.similarities.add(finding.similarity, hit=finding.slot is not None)
         if finding.slot is None:
             asked = "miss" if tier.embedder.dimensions else "skipped"
-            visit.tier("semantic", asked, finding.reason, similarity=finding.similarity)
+            nearest = finding.neighbours[0] if finding.neighbours else None
+            visit.tier("semantic", asked, finding.reason, similarity=finding.similarity, source=nearest)
         return finding
 
     def reuse(self, finding: Finding, ask: Ask) -> Reuse | None:
@@ -168,6 +186,7 @@ class Semantics:
             "hits": hits,
             "hits_by_alias": again,
             "misses": counts,
+            "similarities": self.similarities.as_dict(),
             "reported": {"right": self.judged[True], "wrong": self.judged[False]},
             "questions": len(tier.known.questions),
             "vectors": tier.known.vectors,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC
+from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from backends.base import Backend
@@ -13,7 +14,10 @@ from gateway.config import Config, Retriever, backend_for
 from gateway.config import Endpoint as EndpointConfig
 from gateway.errors import ApiError, shorten
 from gateway.principal import OPEN, Principal
+from gateway.retrieval.managed import Managed
+from gateway.retrieval.template import template_of
 
+no_retrievers: Mapping[str, Managed] = MappingProxyType({})
 MAX_ROUTES = 1024
 """Names of models whose backend is remembered; clients invent names."""
 
@@ -47,7 +51,7 @@ class Endpoint:
             life and replace(life, ttl=min(life.ttl, config.volatile_ttl)),
             frozenset.intersection(*named) if named else None,
             config.allow.permissions,
-            digest("refrain.settings.1", [config.normalize.encode()]),
+            digest("refrain.settings.1", [config.normalize.encode(), *_retrieval(config)]),
         )
 
     def admit(self, principal: Principal) -> None:
@@ -58,6 +62,13 @@ class Endpoint:
             return
         message = f"You may not use the endpoint {shorten(self.name)!r}."
         raise ApiError(403, message, code="endpoint_not_allowed")
+
+
+def _retrieval(config: EndpointConfig) -> list[bytes]:
+    """What says how an answer is made from documents; which those are is in the key beside it."""
+    retrieval = config.retrieval
+    # The retriever's name is in the names of the documents, by which they are shown to the model, cited, and purged.
+    return [] if retrieval is None else [b"documents", retrieval.retriever.encode(), template_of(retrieval).encode()]
 
 
 def _life(config: EndpointConfig) -> Life | None:
@@ -77,12 +88,20 @@ class Snapshot:
     auth: Authenticator
     endpoints: Mapping[str, Endpoint]
     backends: Mapping[str, Backend] = field(repr=False)
+    retrievers: Mapping[str, Managed] = field(repr=False)
     _routes: dict[str, str] = field(default_factory=dict, repr=False, compare=False)  # model -> backend, as found
 
     @classmethod
-    def of(cls, config: Config, generation: int, backends: Mapping[str, Backend], auth: Authenticator) -> "Snapshot":
+    def of(
+        cls,
+        config: Config,
+        generation: int,
+        backends: Mapping[str, Backend],
+        auth: Authenticator,
+        retrievers: Mapping[str, Managed] = no_retrievers,
+    ) -> "Snapshot":
         endpoints = {name: Endpoint.of(name, e, config.retrievers) for name, e in config.endpoints.items()}
-        return cls(config, generation, auth, endpoints, backends)
+        return cls(config, generation, auth, endpoints, backends, retrievers)
 
     def endpoint(self, name: str) -> Endpoint:
         """Raises ApiError 404."""

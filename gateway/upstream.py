@@ -34,6 +34,8 @@ ENGINE_FAULTS = {
     "engine_stopping": "The engine is stopping.",
 }
 """What our own engine reports with a status of 500 or more, by its code."""
+MAX_TOKENS = 10**9
+"""Of one call; what is reported beyond that is nonsense, and would spoil the sums."""
 PASSED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
 _ADDRESS = re.compile(r"(?i)\bbearer\s+\S+|\b[a-z][a-z0-9+.-]*://\S+")
 _TIMING = re.compile(r"(?:^|,)\s*(queue|prefill);dur=(\d{1,9}(?:\.\d{1,9})?)\s*(?=,|$)")
@@ -63,13 +65,19 @@ async def send(backend: Backend, call: Call, model: str = "", fields: Container[
         await reply.aclose()
 
 
-async def read_answer(reply: Reply) -> tuple[bytes, Json]:
-    """The whole answer, as bytes and parsed. Raises ApiError 502."""
+async def read_whole(reply: Reply) -> bytes:
+    """The body of a reply. Raises ApiError."""
     try:
-        raw = await reply.read()
-        answer = msgspec.json.decode(raw)
+        return await reply.read()
     except BackendError as error:
         raise failure(error) from error
+
+
+async def read_answer(reply: Reply) -> tuple[bytes, Json]:
+    """The whole answer, as bytes and parsed. Raises ApiError 502."""
+    raw = await read_whole(reply)
+    try:
+        answer = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise broken("The backend's answer is not valid JSON.") from None
     if not isinstance(answer, dict):
@@ -138,7 +146,7 @@ def _count(value: Any) -> int:
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**53 else None
+    return value if type(value) is int and 0 <= value < MAX_TOKENS else None
 
 
 def upstream_id(reply: Reply) -> str:

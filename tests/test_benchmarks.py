@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks import embedding, engine, hits, index, meaning, streams
+from benchmarks import embedding, engine, hits, index, latency, meaning, retrieval, seeing, streams
 from benchmarks.report import Figures, Row, table
 from tests.support.process import ROOT, environment
 
@@ -40,6 +40,14 @@ def test_hits_and_misses() -> None:
     assert 0 < f["hit_p50_ms"] < f["miss_p50_ms"]
     assert f["hit_rps"] > 0
     assert bars(hits.rows(f)) == [">= 0.45x", "<= 2x", "<= +1 ms"]
+
+
+@pytest.mark.slow
+def test_seeing() -> None:
+    f = measured("seeing")
+    assert f["seeing_ratio"] > 0
+    assert f["ring_mb"] < 200
+    assert bars(seeing.rows(f)) == [">= 0.93x", "<= 200 MB"]
 
 
 @pytest.mark.slow
@@ -84,6 +92,24 @@ def test_embedding() -> None:
 @pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.timeout(300)
+def test_retrieval() -> None:
+    f = measured("retrieval", seconds=290)
+    assert 0 < f["same_hit_p50_ms"] < f["hit_p50_ms"]
+    assert min(f["search_p50_ms"], f["answer_p50_ms"], f["same_answer_p50_ms"]) > 0
+    assert (f["searches"], f["answer_hits"]) == (0, 100)
+    # What was asked before with the same permissions is found again. So is its answer, and that of somebody with other
+    # permissions who was given the same pieces.
+    assert 0 < f["found_rate"] == f["asked_before_alike"] <= f["answered_rate"] <= f["asked_before"]
+    assert min(f["indexed_rate"], f["bare_rate"], f["real_rate"]) > 0
+    assert (f["section_texts"], f["section_pieces"]) == (1, 1)
+    assert (f["file_texts"], f["file_pieces"]) == (3, 3)
+    changes = 2 * ["only new pieces"]
+    assert bars(retrieval.rows(f)) == ["<= 1.5x", "0 searches", ">= 0.8x", *changes]
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.timeout(300)
 def test_engine() -> None:
     f = measured("engine", seconds=290)
     # On any machine a known prefix is computed sooner, a batch is faster than its requests one by one, and the number
@@ -94,3 +120,15 @@ def test_engine() -> None:
     assert abs(f["int4_perplexity"] / f["fp32_perplexity"] - 1) < 0.05
     speed, passes = [">= 2.5x", ">= 3.5x", "<= 0.1x", ">= 0.85x", ">= 1.5x", ">= 1.4x"], ["<= 3 passes", "<= 6x"]
     assert bars(engine.rows(f)) == [*speed, "within 1%", *passes]
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.timeout(300)
+def test_latency() -> None:
+    f = measured("latency", seconds=290)
+    assert f["samples"] == 11
+    assert f["decode_tps"] > 0
+    assert 0 < f["shortest_ms"] < f["longest_ms"]
+    assert 0 <= f["error"] < 1  # how small, the machine decides
+    assert bars(latency.rows(f)) == ["<= 15 %"]

@@ -113,6 +113,22 @@ def test_the_command_of_the_entry_point_starts() -> None:
     assert "Usage: refrain" in shown.stdout
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_file_beside_the_code_is_installed(package: str) -> None:
+    """A wheel has the modules and what `package-data` names: a page without its scripts is found by users only."""
+    folder = ROOT / package
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    installed = {path for pattern in patterns.get(package, ()) for path in folder.glob(pattern)}
+    beside = {path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert {path.relative_to(ROOT).as_posix() for path in beside - installed} == set()
+
+
+def test_what_others_wrote_is_there_with_its_licence() -> None:
+    vendored = ROOT / "gateway/dashboard/static/vendor"
+    for path in vendored.glob("*.js"):
+        assert "MIT" in (vendored / f"{path.name.partition('.')[0]}.LICENSE").read_text(), path.name
+
+
 @pytest.mark.parametrize("module", [*PACKAGES, "gateway.cli"])
 def test_importing_a_package_loads_no_torch(module: str) -> None:
     heavy = f"import sys, {module}; print(sorted(sys.modules.keys() & {{'torch', 'transformers'}}))"

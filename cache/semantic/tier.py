@@ -89,6 +89,11 @@ class SemanticTier:
         self.counts[finding.reason] += 1
         return finding
 
+    def searches(self, query: Query) -> bool:
+        """Would `find` have a vector made for this query, and look for its neighbours?"""
+        index = self.known.index
+        return index is not None and bool(self.known.questions.waiting(query.context) or index.size(query.context))
+
     def learn(self, finding: Finding | None, entry: Entry) -> None:
         """The cache has this new answer; `finding` is what the tier had said to its question, if it was asked."""
         key, former = entry.key, self.known.questions.get(entry.key)

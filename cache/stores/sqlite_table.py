@@ -1,6 +1,6 @@
 """What the SQLite store does to its tables: plain functions on an open connection, used inside a transaction.
 
-Criteria become parameters compared with `=`, never patterns.
+Criteria become parameters compared with `=`, or looked for with `instr`; never patterns.
 """
 
 import sqlite3
@@ -187,6 +187,12 @@ def _conditions(connection: sqlite3.Connection, match: Match) -> tuple[list[str]
     if match.older_than is not None:
         conditions.append("created < ?")
         values.append(match.older_than)
+    if match.text is not None:
+        columns = ("lower(model)", "lower(user)", "lower(tenant)")
+        parts = [f"instr({column}, ?)" for column in columns] + ["instr(lower(hex(key)), ?) = 1"]
+        parts.append("id IN (SELECT entry FROM labels WHERE instr(lower(label), ?))")
+        conditions.append(f"({' OR '.join(parts)})")
+        values += [match.text.encode().lower().decode()] * len(parts)
     connection.execute("DELETE FROM wanted")
     for kind, labels in (("tags", match.tags), ("documents", match.documents)):
         if labels is not None:

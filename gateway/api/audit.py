@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from gateway.api.roles import enter, own_tenant, read_limit
 from gateway.errors import ApiError
 from gateway.principal import Principal
+from gateway.retrieval.changes import Author
 from gateway.state import AuditLine, StateError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def audit(gateway: "Gateway", request: Request) -> Response:
 
 
 async def begin(
-    gateway: "Gateway", request: Request, principal: Principal, action: str, details: Mapping[str, Any]
+    gateway: "Gateway", request: Request, principal: Principal | Author, action: str, details: Mapping[str, Any]
 ) -> int:
     """Write down what is going to be done; gives the line's number. Raises StateError."""
     return await gateway.state.begin(
@@ -52,7 +53,7 @@ async def begin(
 async def end(
     gateway: "Gateway",
     number: int,
-    principal: Principal,
+    principal: Principal | Author,
     action: str,
     details: Mapping[str, Any],
     result: Mapping[str, Any],
@@ -70,7 +71,7 @@ async def end(
 async def audited(
     gateway: "Gateway",
     request: Request,
-    principal: Principal,
+    principal: Principal | Author,
     action: str,
     details: Mapping[str, Any],
     act: Callable[[], Awaitable[T]],

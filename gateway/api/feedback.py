@@ -8,9 +8,9 @@ from starlette.responses import JSONResponse, Response
 from gateway.api.audit import audited
 from gateway.api.decisions import find_decision
 from gateway.api.roles import enter
-from gateway.decisions import Decision
 from gateway.errors import ApiError, bad_request, shorten
 from gateway.front import INCOMING
+from gateway.hits import Record
 from gateway.state import StateError
 from gateway.strict_json import parse_object
 
@@ -55,10 +55,10 @@ def _read(body: dict[str, Any]) -> tuple[str, bool]:
     return request_id, correct
 
 
-def _source(decision: Decision) -> bytes:
+def _source(decision: Record) -> bytes:
     """The key of the answer that served it. Raises ApiError 409 where it was not another question's."""
     for tier in decision.tiers:
-        if tier.name == "semantic" and tier.source is not None:
-            return bytes.fromhex(tier.source)
+        if tier.name == "semantic" and tier.result == "hit" and tier.source is not None:
+            return tier.source
     text = "This request was not answered from the semantic tier. To have another answer made, purge its key."
     raise ApiError(409, text, code="not_semantic", param="request_id")

@@ -20,5 +20,6 @@ async def readyz(gateway: "Gateway", request: Request) -> Response:
     if states and "ready" not in states:
         return JSONResponse({"status": "starting" if "starting" in states else "down"}, 503)
     stores = await gateway.cache.stats()
-    ill = "down" in states or gateway.semantics.ill or not all(s.healthy for s in stores.values())
+    down = "down" in states or any(r.state == "down" for r in gateway.snapshot().retrievers.values())
+    ill = down or gateway.semantics.ill or not all(s.healthy for s in stores.values())
     return JSONResponse({"status": "degraded" if ill else "ready"})

@@ -1,5 +1,6 @@
 """`POST /admin/purge`: take stored answers away, or mark them stale (`soft`), by criteria that must all hold."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from gateway.api.roles import enter, own
 from gateway.config.units import parse_duration
 from gateway.errors import ApiError, bad_request, shorten
 from gateway.front import INCOMING
+from gateway.retrieval.changes import Change
+from gateway.retrieval.labels import documents_named, named
 from gateway.strict_json import parse_object
 
 if TYPE_CHECKING:
@@ -37,11 +40,15 @@ async def purge(gateway: "Gateway", request: Request) -> Response:
         text = f"A purge request has at most {MAX_BODY} bytes: send several."
         raise ApiError(413, text, code="request_too_large")
     body = parse_object(raw)
-    match = own(read_match(body, gateway.clock()), principal)
+    match = own(read_match(body, gateway.clock(), gateway.retrievers.names()), principal)
     like = _text(body, "like")
     soft, dry_run = _flag(body, "soft"), _flag(body, "dry_run")
 
+    # Nobody's answers are in a retriever, but everybody's documents: it is the whole gateway's.
+    alone = principal.is_admin and not soft and body.keys() - set(FLAGS) == {"documents"}
+
     async def act() -> int:
+        failed = await _remake(gateway, body) if alone and not dry_run else None
         matches = [match] if like is None else [replace(match, key=key) for key in await _like(gateway, match, like)]
         try:
             purged = [await gateway.cache.purge(m, dry_run=dry_run, soft=soft) for m in matches]
@@ -49,6 +56,8 @@ async def purge(gateway: "Gateway", request: Request) -> Response:
             raise store_down() from None
         if not dry_run:
             gateway.semantics.purged()
+        if failed is not None:
+            raise failed
         return sum(purged)
 
     if dry_run:
@@ -58,23 +67,48 @@ async def purge(gateway: "Gateway", request: Request) -> Response:
     return JSONResponse({"purged": purged})
 
 
-def read_match(body: dict[str, Any], now: float) -> Match:
-    """The criteria of a purge request. Raises ApiError 400 with the field's name."""
+def read_match(body: dict[str, Any], now: float, retrievers: Iterable[str]) -> Match:
+    """The criteria of a purge request. A document's name may be about any of the `retrievers`. Raises ApiError 400 with
+    the field's name."""
     for name in body:
         if name not in (*CRITERIA, *FLAGS):
             raise bad_request(f"`{shorten(name)}` is no criterion: {', '.join(CRITERIA)}.", param=shorten(name))
     if not any(name in body for name in CRITERIA):
         raise bad_request(f'Say what to purge: {", ".join(CRITERIA)}. Everything is {{"older_than": "0s"}}.')
+    documents = _names(body, "documents")
     return Match(
         key=_key(body),
         tags=_names(body, "tags"),
-        documents=_names(body, "documents"),
+        documents=documents and frozenset().union(*(named(name, retrievers) for name in documents)),
         endpoint=_text(body, "endpoint"),
         model=_text(body, "model"),
         tenant=_text(body, "tenant"),
         user=_text(body, "user"),
         older_than=_before(body, now),
     )
+
+
+async def _remake(gateway: "Gateway", body: dict[str, Any]) -> ApiError | None:
+    """Have the documents named here read anew by their retrievers. Gives what went wrong: what is stored has to go all
+    the same."""
+    names = gateway.retrievers.names()
+    failed = None
+    for retriever, changes in _by_retriever(_names(body, "documents") or (), names).items():
+        managed = gateway.retrievers.get(retriever)
+        if managed is not None:
+            try:
+                await gateway.changes.tell(managed, changes)
+            except ApiError as error:
+                failed = failed or error
+    return failed
+
+
+def _by_retriever(documents: Iterable[str], retrievers: Sequence[str]) -> dict[str, list[Change]]:
+    found: dict[str, list[Change]] = {}
+    for name in documents:
+        for retriever, document in documents_named(name, retrievers):
+            found.setdefault(retriever, []).append(Change(document))
+    return found
 
 
 async def _like(gateway: "Gateway", match: Match, text: str) -> list[bytes]:
@@ -95,11 +129,16 @@ async def _like(gateway: "Gateway", match: Match, text: str) -> list[bytes]:
 
 def _key(body: dict[str, Any]) -> bytes | None:
     text = _text(body, "key")
+    return None if text is None else read_key(text)
+
+
+def read_key(text: str) -> bytes:
+    """The key of an entry. Raises ApiError 400."""
     try:
-        key = None if text is None else bytes.fromhex(text)
+        key = bytes.fromhex(text)
     except ValueError:
         key = b""
-    if key is not None and len(key) != 32:
+    if len(key) != 32:
         raise bad_request("`key` must be 64 hexadecimal digits, as /admin/entries shows them.", param="key")
     return key
 

@@ -1,4 +1,7 @@
-"""Who may use the admin API, and how far: an `admin` everything, a `tenant_admin` its own tenant."""
+"""Who may use the admin API, and how far: an `admin` everything, a `tenant_admin` its own tenant.
+
+They come by a credential, or by the dashboard's cookie. That counts here only: nothing under /v1 looks at it.
+"""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -6,22 +9,27 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from cache.match import Match
-from gateway.asgi import read_headers
+from gateway.asgi import Headers, read_headers
+from gateway.auth import Authenticator, Key
+from gateway.dashboard.cookie import from_own_page, read_cookie
 from gateway.errors import ApiError, bad_request
 from gateway.principal import Principal
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+    from gateway.sessions import Sessions
 
 MAX_LISTED = 1000
 
 
 async def enter(gateway: "Gateway", request: Request) -> Principal:
     """Raises ApiError 401 or 403."""
-    entrant = await gateway.snapshot().auth.enter(read_headers(request.scope))
-    if entrant.principal.role == "member":
+    auth, headers = gateway.snapshot().auth, read_headers(request.scope)
+    key = _signed_in(auth, gateway.sessions, request.method, headers)
+    principal = key.principal if key is not None else (await auth.enter(headers)).principal
+    if principal.role == "member":
         raise forbidden()
-    return entrant.principal
+    return principal
 
 
 async def enter_admin(gateway: "Gateway", request: Request) -> Principal:
@@ -44,6 +52,28 @@ def own(match: Match, principal: Principal) -> Match:
     if match.tenant not in (None, principal.tenant):
         raise forbidden()
     return replace(match, tenant=principal.tenant)
+
+
+def _signed_in(auth: Authenticator, sessions: "Sessions", method: str, headers: Headers) -> Key | None:
+    """The key that has signed in by cookie. None: whoever asks comes by a credential, or by none. Raises ApiError 401
+    or 403."""
+    value = read_cookie(headers)
+    # A proxy in front may have its own `Authorization: Basic`, which is no credential here.
+    bearer = headers.get(b"authorization", b"").lower().startswith(b"bearer")
+    if value is None or not auth.required or bearer or b"x-api-key" in headers:
+        return None
+    if not from_own_page(method, headers):
+        raise not_own_page()
+    key = sessions.find(value, auth.keys)
+    if key is None:
+        text = "The session has ended: sign in to the dashboard again."
+        raise ApiError(401, text, code="session_ended", headers={"www-authenticate": "Bearer"})
+    return key
+
+
+def not_own_page() -> ApiError:
+    text = "By cookie this answers the dashboard's own page only. Behind a proxy, it must pass the `Host` header on."
+    return ApiError(403, text, code="cross_origin")
 
 
 def forbidden() -> ApiError:

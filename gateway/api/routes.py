@@ -11,14 +11,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api import admin, audit, decisions, feedback, health, keys, models, purge
+from gateway.api import (
+    admin,
+    audit,
+    decisions,
+    documents,
+    entries,
+    feedback,
+    health,
+    keys,
+    live,
+    metrics,
+    models,
+    overview,
+    purge,
+    session,
+    webhooks,
+)
 from gateway.asgi import App, Receive, Scope, Send
 from gateway.ask import PATHS
+from gateway.dashboard.page import page
 from gateway.decisions import new_request_id
 from gateway.errors import JSON_TYPE, ApiError
 from gateway.logs import where
 from gateway.normalize import Api
-from gateway.pipeline import Pipeline
+from gateway.reception import Handler as Errand
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -28,44 +45,62 @@ log = structlog.get_logger("refrain")
 Handler = Callable[["Gateway", Request], Awaitable[Response]]
 V1 = ("/v1", "/{endpoint}/v1")
 ANSWERS: dict[str, Api] = {path: api for api, path in PATHS.items()}
-_ANSWERS = re.compile(rf"(?:/([^/]+))?/v1/({'|'.join(ANSWERS)})")
+_OURS = re.compile(rf"(?:/([^/]+))?/v1/(?:({'|'.join(ANSWERS)})|(embeddings)|vector_stores/([^/]+)/(search))")
 
 
 def install(app: FastAPI, gateway: "Gateway") -> None:
     """Add all routes and error handlers to the application, but for what `Direct` takes."""
     for prefix in V1:
-        for path in ANSWERS:
+        for path in (*ANSWERS, "embeddings", "vector_stores/{id}/search"):
             app.router.routes.append(Route(f"{prefix}/{path}", _only_post))
         _add(app, gateway, "GET", prefix + "/models", models.list_models)
         _add(app, gateway, "GET", prefix + "/models/{model:path}", models.get_model)
     _add(app, gateway, "GET", "/healthz", health.healthz)
     _add(app, gateway, "GET", "/readyz", health.readyz)
-    _add(app, gateway, "GET", "/metrics", admin.metrics)
+    _add(app, gateway, "GET", "/metrics", metrics.metrics)
     _add(app, gateway, "GET", "/admin/stats", admin.stats)
     _add(app, gateway, "GET", "/admin/decisions", decisions.decisions)
-    _add(app, gateway, "GET", "/admin/entries", admin.entries)
+    _add(app, gateway, "GET", "/admin/overview", overview.overview)
+    _add(app, gateway, "GET", "/admin/live", live.live)
+    _add(app, gateway, "GET", "/admin/entries", entries.entries)
     _add(app, gateway, "POST", "/admin/purge", purge.purge)
+    _add(app, gateway, "POST", "/admin/documents", documents.documents)
     _add(app, gateway, "POST", "/admin/feedback", feedback.feedback)
     _add(app, gateway, "GET", "/admin/keys", keys.list_keys)
     _add(app, gateway, "POST", "/admin/keys/revoke", keys.revoke)
     _add(app, gateway, "GET", "/admin/audit", audit.audit)
+    _add(app, gateway, "POST", "/webhooks/{retriever}", webhooks.webhook)
+    _add(app, gateway, "POST", "/dashboard/session", session.sign_in)
+    _add(app, gateway, "DELETE", "/dashboard/session", session.sign_out)
+    _add(app, gateway, "GET", "/dashboard/session", session.who)
+    _add(app, gateway, "GET", "/dashboard", page)
+    _add(app, gateway, "GET", "/dashboard/{path:path}", page)
     app.add_exception_handler(HTTPException, _no_route)
 
 
 class Direct:
-    """In front of the framework: requests for an answer go straight to the pipeline. The framework's layers would take
-    a tenth of a miss and a part of every piece of a stream, and have nothing to do for these."""
+    """In front of the framework: requests for an answer, for embeddings and for search results go straight to what
+    answers them. The framework's layers would take a tenth of a miss and a part of every piece of a stream, and have
+    nothing to do for these."""
 
-    def __init__(self, app: App, pipeline: Pipeline) -> None:
+    def __init__(self, app: App, gateway: "Gateway") -> None:
         self._app = app
-        self._pipeline = pipeline
+        self._pipeline = gateway.pipeline
+        self._reception = gateway.reception
+        self._errands: dict[str, Errand] = {"embeddings": gateway.embeddings, "search": gateway.searches}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = _ANSWERS.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        found = _OURS.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if found is None:
             await self._app(scope, receive, send)
+            return
+        endpoint, answer, embeddings, store, search = found.groups(default="")
+        endpoint = endpoint or "default"
+        if answer:
+            await self._pipeline(ANSWERS[answer], endpoint, scope, receive, send)
         else:
-            await self._pipeline(ANSWERS[found[2]], found[1] or "default", scope, receive, send)
+            api = embeddings or search
+            await self._reception(self._errands[api], api, endpoint, scope, receive, send, name=store)
 
 
 async def _only_post(request: Request) -> Response:
@@ -83,6 +118,7 @@ def _add(app: FastAPI, gateway: "Gateway", method: str, path: str, handler: Hand
             log.error("unexpected error", path=path, kind=type(error).__name__, where=where(error))
             response = _render(ApiError(500, "The gateway failed on this request.", code="internal_error"))
         response.headers.setdefault("cache-control", "private, no-store")
+        response.headers["x-content-type-options"] = "nosniff"
         response.headers["x-request-id"] = request.state.request_id
         return response
 

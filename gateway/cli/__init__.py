@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import ask, cache, check, engine, keys, serve
+from gateway.cli import ask, cache, check, engine, estimate, keys, serve, why
 
 # No pretty tracebacks: with the values of variables in them, they would show secrets.
 app = typer.Typer(
@@ -39,6 +39,8 @@ def _options(
 app.command()(serve.serve)
 app.command()(check.check)
 app.command()(ask.ask)
+app.command()(why.why)
+app.command()(estimate.estimate)
 app.add_typer(engine.app)
 app.add_typer(keys.app)
 app.add_typer(cache.app)

@@ -105,4 +105,6 @@ def _explain(shown: dict[str, Any]) -> None:
     for name, label in (*labels, ("x-request-id", "request")):
         if name in shown["headers"]:
             table.add_row(label, shown["headers"][name])
+    if "x-request-id" in shown["headers"]:
+        table.add_row("more", f"refrain why {shown['headers']['x-request-id']}")
     Console(stderr=True, highlight=False).print("", table)

@@ -42,7 +42,10 @@ def stats(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 def purge(
     key: Annotated[str | None, typer.Option(help="The entry of this key.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Entries with this tag; may be given several times.")] = None,
-    document: Annotated[list[str] | None, typer.Option(help="Entries made from this document.")] = None,
+    document: Annotated[
+        list[str] | None,
+        typer.Option(help="What came from this document: `retriever/id`, or its id alone; `@version` for one version."),
+    ] = None,
     endpoint: Annotated[str | None, typer.Option(help="Entries of this endpoint.")] = None,
     model: Annotated[str | None, typer.Option(help="Entries of this model.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Entries of this tenant.")] = None,

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 GRACE = 10
 """Seconds that open streams get to finish after SIGTERM."""
 BACKLOG = 2048
+LINE_EVERY = 5.0
+"""Seconds between two lines of progress, where there is no terminal to draw a bar on."""
 
 
 def serve(
@@ -119,13 +122,48 @@ def _announcement(listener: socket.socket, path: Path | None) -> Callable[["Gate
             await asyncio.sleep(0.2)
         for name, backend in gateway.snapshot().backends.items():
             say(f"  backend '{name}': {backend.detail}")
+        for name, managed in gateway.snapshot().retrievers.items():
+            say(f"  documents '{name}': {managed.retriever.detail}")
         if (tier := gateway.semantics.tier) is not None:
             say(f"  semantic tier: {tier.embedder.detail}")
         say(f"\nReady. Point any OpenAI client at {base}/v1, or try, twice:\n")
         say(f'  {_command()} ask --url {base} "What is the capital of France?"\n')
         say("Stop with Ctrl-C.")
+        await follow(gateway)
 
     return announce
+
+
+async def follow(gateway: "Gateway") -> None:
+    """Show how far the reading of documents is: a bar on a terminal, a line now and then elsewhere. (Nobody waits for
+    it who asks for no documents.)"""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    reading = {name: r for name, r in gateway.snapshot().retrievers.items() if r.state == "starting"}
+    columns = (TextColumn("  documents '{task.fields[name]}'"), BarColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks = {name: bars.add_task("", name=name, total=None) for name in reading}
+        said = time.monotonic()
+        while reading:
+            await asyncio.sleep(0.2)
+            due = time.monotonic() - said >= LINE_EVERY
+            said = time.monotonic() if due else said
+            for name, managed in list(reading.items()):
+                retriever = managed.retriever
+                done, total = progress_of(retriever)
+                bars.update(tasks[name], description=retriever.detail, completed=done, total=total)
+                if retriever.state != "starting":
+                    del reading[name]
+                if not console.is_terminal and (due or name not in reading):
+                    say(f"  documents '{name}': {retriever.detail}")
+
+
+def progress_of(retriever: object) -> tuple[int, int | None]:
+    """Pieces done and in all; (0, None) where it does not say."""
+    progress = getattr(retriever, "progress", None)
+    return (0, None) if progress is None else (progress.done, progress.total or None)
 
 
 def _calm_collector() -> None:

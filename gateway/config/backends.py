@@ -21,7 +21,7 @@ class _Backend(Section):
     timeouts: Timeouts = Timeouts()
     retries: Annotated[Whole, Field(ge=0, le=10)] = 2
     hourly_cost: Usd | None = None
-    utilization: Fraction = 1.0
+    utilization: Fraction | None = None
 
 
 class LocalBackend(_Backend):

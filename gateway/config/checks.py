@@ -5,16 +5,24 @@ from typing import TYPE_CHECKING
 
 from gateway.config.fields import is_loopback
 from gateway.config.problems import Found
+from gateway.retrieval.signature import secret_key
 
 if TYPE_CHECKING:
     from gateway.config.models import Config
 
 # First segments of paths that the gateway itself answers.
-RESERVED = frozenset({"v1", "admin", "metrics", "dashboard", "healthz", "readyz", "docs"})
+RESERVED = frozenset({"v1", "admin", "metrics", "dashboard", "healthz", "readyz", "docs", "webhooks"})
 
 
 def disagreements(config: "Config") -> list[Found]:
-    return [*_server(config), *_access(config), *_store(config), *_routes(config), *_endpoints(config)]
+    return [
+        *_server(config),
+        *_access(config),
+        *_store(config),
+        *_routes(config),
+        *_retrievers(config),
+        *_endpoints(config),
+    ]
 
 
 def _server(config: "Config") -> Iterator[Found]:
@@ -49,6 +57,15 @@ def _routes(config: "Config") -> Iterator[Found]:
     for glob, backend in config.models.items():
         if backend not in config.backends:
             yield ("models", glob), _undefined("backend", config.backends)
+
+
+def _retrievers(config: "Config") -> Iterator[Found]:
+    for name, retriever in config.retrievers.items():
+        if retriever.webhook_secret is not None:
+            try:
+                secret_key(retriever.webhook_secret.get_secret_value())
+            except ValueError:
+                yield ("retrievers", name, "webhook_secret"), "begins with whsec_, but what follows is no Base64"
 
 
 def _endpoints(config: "Config") -> Iterator[Found]:

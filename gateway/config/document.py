@@ -7,6 +7,7 @@ a brace in it stays one value.
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -29,6 +30,20 @@ class _Loader(yaml.CSafeLoader):
         first: [(tag, regexp) for tag, regexp in resolvers if tag != _TAG + "timestamp"]
         for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
     }
+
+
+def read(path: Path) -> str:
+    """The text of a file. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError([Problem("", f"the file has more than {MAX_BYTES} bytes")])
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError([Problem("", f"the file cannot be read: {error.strerror}")]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([Problem("", "the file is not UTF-8 text")]) from None
 
 
 def parse(text: str) -> Any:

@@ -85,10 +85,16 @@ class Allow(Section):
     permissions: Words = frozenset()
 
 
+def _template(value: str) -> str:
+    if value.count("{documents}") != 1 or value.count("{question}") > 1:
+        raise ValueError("must hold {documents} once, and may hold {question} once")
+    return value
+
+
 class Retrieval(Section):
     retriever: str
     top_k: Annotated[Count, Field(le=1_000)] = 4
-    template: str | None = None
+    template: Annotated[str, Field(max_length=20_000), AfterValidator(_template)] | None = None
     min_score: Number | None = None
 
 

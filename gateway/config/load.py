@@ -7,11 +7,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.config.document import MAX_BYTES, expand, parse
+from gateway.config.document import expand, parse, read
 from gateway.config.models import Config
-from gateway.config.problems import ConfigError, Problem, from_validation
+from gateway.config.price_file import with_prices
+from gateway.config.problems import ConfigError, from_validation
 
 DEFAULT_PATH = Path("refrain.yaml")
+PATHS = ("path", "acl")
+"""Settings of a folder retriever that are paths."""
 
 
 def find_config(option: Path | None) -> Path | None:
@@ -26,29 +29,38 @@ def load_config(
 ) -> Config:
     """The configuration in `path`; None: the one for no file at all. `server` has settings of that section that win
     over the file (the command line's). Raises ConfigError."""
-    return parse_config("" if path is None else read_config(path), env, server=server)
+    if path is None:
+        return parse_config("", env, server=server)
+    return parse_config(read(path), env, server=server, folder=path.parent)
 
 
-def read_config(path: Path) -> str:
-    """The text of the file. Raises ConfigError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ConfigError([Problem("", f"the file has more than {MAX_BYTES} bytes")])
-        return content.decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError([Problem("", f"the file cannot be read: {error.strerror}")]) from None
-    except UnicodeDecodeError:
-        raise ConfigError([Problem("", "the file is not UTF-8 text")]) from None
-
-
-def parse_config(text: str, env: Mapping[str, str], *, server: Mapping[str, object] | None = None) -> Config:
-    """The configuration in the text of a file; see load_config. Raises ConfigError."""
+def parse_config(
+    text: str, env: Mapping[str, str], *, server: Mapping[str, object] | None = None, folder: Path = Path()
+) -> Config:
+    """The configuration in the text of a file that lies in `folder`; see load_config. Raises ConfigError."""
     data: Any = expand(parse(text), env)
     if server and isinstance(data, dict) and isinstance(data.setdefault("server", {}), dict):
         data["server"] = {**data["server"], **server}
+    data, problems = with_prices(_placed(data, folder), env, folder)
     try:
-        return Config.model_validate(data)
+        config = Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(from_validation(error, Config)) from None
+        raise ConfigError([*from_validation(error, Config), *problems]) from None
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _placed(data: Any, folder: Path) -> Any:
+    """The data with the paths of retrievers seen from the file's folder, not from where the gateway was started."""
+    retrievers = data.get("retrievers") if isinstance(data, dict) else None
+    if not isinstance(retrievers, dict):
+        return data
+    placed = {name: _in(folder, settings) for name, settings in retrievers.items()}
+    return {**data, "retrievers": placed}
+
+
+def _in(folder: Path, settings: Any) -> Any:
+    if not isinstance(settings, dict) or settings.get("kind") != "folder":
+        return settings
+    return {k: str(folder / v) if k in PATHS and isinstance(v, str) and v.strip() else v for k, v in settings.items()}

@@ -57,18 +57,21 @@ class Store(Section):
 
 
 class Embedder(Section):
-    """A sentence-transformers model, or with `base_url` a model of an OpenAI-style server."""
+    """A sentence-transformers model, or with `base_url` a model of an OpenAI-style server. `hourly_cost` are the USD
+    for an hour of look-ups."""
 
     model: Text = "all-MiniLM-L6-v2"
     base_url: BaseUrl | None = None
     api_key: Secret | None = None
+    hourly_cost: Usd | None = None
 
 
 class Price(Section):
-    """USD per million tokens."""
+    """USD per million tokens; `cached_input` are those of a prompt that the provider had cached."""
 
     input: Usd
     output: Usd
+    cached_input: Usd | None = None
 
 
 class Decisions(Section):

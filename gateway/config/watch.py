@@ -5,8 +5,8 @@ Rules, and the facts behind them:
   symbolic link beside it: a watch on the file would go on looking at the old one.
 - When the path leads through a link, the folder of the real file is watched too, and the folders are looked up again
   after every event, since the next target may lie elsewhere.
-- What counts is the content. An event may come for a neighbour of the file, and some file systems send none at all, so
-  the content is also compared every few seconds.
+- What counts is the content, and that of the price list that the file names. An event may come for a neighbour of the
+  file, and some file systems send none at all, so the content is also compared every few seconds.
 - Some writers empty the file first. It is read only once it has stopped changing, and an empty one is refused: it
   would mean "all defaults", which is no wish to be granted by accident.
 """
@@ -16,13 +16,16 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 from watchfiles import awatch
 
 from gateway.config import checks
-from gateway.config.load import parse_config, read_config
+from gateway.config.document import read
+from gateway.config.load import parse_config
 from gateway.config.models import Config
+from gateway.config.price_file import price_path
 from gateway.config.problems import ConfigError, Problem
 
 _LOOK_ANYWAY_S = 2.0
@@ -45,13 +48,13 @@ async def watch_config(
     `running` was loaded from it with the same `env` and `server` (see load_config); a change made since then is seen
     too. Where `apply` raises, the running configuration stays and the next change is tried.
     """
-    seen: str | None = ""
+    seen = _Content("", None)
     while True:
         content = await _settled(path, seen)
         if content != seen:
             seen = content
             try:
-                new = _usable(content, running, env, server)
+                new = _usable(content.text, path.parent, running, env, server)
             except ConfigError as error:
                 log.warning("configuration refused, the running one stays", problems=[str(p) for p in error.problems])
             else:
@@ -59,8 +62,15 @@ async def watch_config(
         await _event(path)
 
 
-async def _settled(path: Path, seen: str | None) -> str | None:
-    """The text of the file once it is `seen`, or the same for a moment; None: it cannot be read."""
+class _Content(NamedTuple):
+    """The text of the file, and of the price list that it names; None: it cannot be read, or there is none."""
+
+    text: str | None
+    prices: str | None
+
+
+async def _settled(path: Path, seen: _Content) -> _Content:
+    """What the file has once it is `seen`, or the same for a moment."""
     content = await asyncio.to_thread(_content, path)
     while content != seen:
         await asyncio.sleep(_QUIET_S)
@@ -71,9 +81,15 @@ async def _settled(path: Path, seen: str | None) -> str | None:
     return content
 
 
-def _content(path: Path) -> str | None:
+def _content(path: Path) -> _Content:
+    text = _text(path)
+    prices = price_path(text, path.parent) if text is not None else None
+    return _Content(text, None if prices is None else _text(prices))
+
+
+def _text(path: Path) -> str | None:
     try:
-        return read_config(path)
+        return read(path)
     except ConfigError:
         return None
 
@@ -100,12 +116,16 @@ def _folders(path: Path) -> set[str]:
 
 
 def _usable(
-    content: str | None, running: Config, env: Mapping[str, str], server: Mapping[str, object] | None
+    content: str | None,
+    folder: Path,
+    running: Config,
+    env: Mapping[str, str],
+    server: Mapping[str, object] | None,
 ) -> Config:
     """The new configuration, with the running values of what needs a restart. Raises ConfigError."""
     if content is None or not content.strip():
         raise ConfigError([Problem("", "the file cannot be read" if content is None else "the file is empty")])
-    new = parse_config(content, env, server=server)
+    new = parse_config(content, env, server=server, folder=folder)
     pinned = {name: getattr(running.server, name) for name in _PINNED}
     waiting = [f"server.{name}" for name in _PINNED if getattr(new.server, name) != pinned[name]]
     if new.store != running.store:

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from backends.embeddings import RemoteEmbedder
 from tests.backends.embedding_server import (
     KEY,
     SOON,
@@ -17,6 +18,7 @@ from tests.backends.embedding_server import (
     says,
     sends,
     served,
+    until,
 )
 from tests.backends.raw_server import Connection
 
@@ -39,6 +41,36 @@ async def test_vectors_are_of_unit_length_and_in_the_order_of_the_texts() -> Non
         assert f"authorization: Bearer {KEY}".lower().encode() in head.lower()
         assert json.loads(body) == {"model": "m", "input": ["a", "b"], "encoding_format": "float"}
         assert server.raw.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 7, "total_tokens": 7}, 7),
+        ({"prompt_tokens": 0}, 0),
+        ({"prompt_tokens": -1}, None),
+        ({"prompt_tokens": 1.5}, None),
+        ({"prompt_tokens": True}, None),
+        ({"prompt_tokens": 10**12}, None),
+        ({}, None),
+        ([1], None),
+        (None, None),
+    ],
+)
+async def test_what_the_server_reports_is_told_with_what_it_was_sent(usage: object, tokens: int | None) -> None:
+    body = json.dumps({"data": [item(0, 1, 2, 3), item(1, 1, 2, 3)], "usage": usage}).encode()
+    told: list[tuple[int | None, int]] = []
+    async with served() as (server, _):
+        listening = RemoteEmbedder(server.raw.url, KEY, "m", made=lambda *heard: told.append(heard))
+        await listening.start()
+        await until(listening, "ready")
+        told.clear()  # of the first question, which nobody has asked
+        server.answer = sends(body)
+        await listening.embed(["four", "letters"], deadline=SOON)
+        server.answer = sends(b"{}")
+        await failure(listening)
+        await listening.aclose()
+    assert told == [(tokens, 11)]
 
 
 @pytest.mark.parametrize(

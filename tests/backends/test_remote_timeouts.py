@@ -126,18 +126,18 @@ async def test_every_wait_has_the_whole_limit() -> None:
         await connection.send(CHUNKED)
         for _ in range(3):
             await connection.send(piece(b"x"))
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.3)
         await connection.send(piece(b"last"))
         await connection.gone()
 
-    async with served(slower, between_chunks_timeout=0.25) as (_, remote):
+    async with served(slower, between_chunks_timeout=0.7) as (_, remote):
         reply = await remote.send(CALL)
         chunks = reply.chunks()
         assert [await anext(chunks) for _ in range(4)][-1] == b"last"
         begun = time.perf_counter()
         with pytest.raises(BackendTimeout):
             await anext(chunks)
-        assert 0.24 < time.perf_counter() - begun < 0.45
+        assert 0.69 < time.perf_counter() - begun < 1.2
         await reply.aclose()
 
 

@@ -277,6 +277,17 @@ CRITERIA = [
     (Match(key=key_of("a"), tenant="other"), ""),
     (Match(tenant="ACME"), ""),
     (Match(tenant=""), ""),
+    (Match(text="LIC"), "ac"),
+    (Match(text="acm"), "ab"),
+    (Match(text="M1"), "ac"),
+    (Match(text="x"), "a"),
+    (Match(text="d2"), "c"),
+    (Match(text=key_of("b").hex()[:9].upper()), "b"),
+    (Match(text=key_of("b").hex()[1:9]), ""),
+    (Match(text="e1"), ""),
+    (Match(text="%"), ""),
+    (Match(text="_"), ""),
+    (Match(text="alice", tenant="other"), "c"),
 ]
 
 

@@ -117,8 +117,8 @@ def test_the_record_of_a_leader_that_left(gw: Running, up: Upstream, prompt: str
     settled(gw)
     found = gw.admin("GET", "/admin/decisions", params={"id": leader.headers["x-request-id"]}).json()
     assert (found["outcome"], found["error"]) == ("miss", "client_disconnected")
-    assert found["tokens"] == {"served": 0, "consumed": TOKENS, "unserved": TOKENS, "saved": 0}
-    assert after["tokens"] == {"served": TOKENS, "consumed": 0, "unserved": 0, "saved": TOKENS}
+    assert found["tokens"].items() >= {"served": 0, "consumed": TOKENS, "unserved": TOKENS, "saved": 0}.items()
+    assert after["tokens"].items() >= {"served": TOKENS, "consumed": 0, "unserved": 0, "saved": TOKENS}.items()
 
 
 def test_whoever_comes_when_all_have_left_starts_anew(gw: Running, up: Upstream, prompt: str) -> None:

@@ -12,6 +12,8 @@ from tests.support.live import call, first_byte_held, gate, gated, holding, list
 from tests.support.traffic import error_of, outcome, text_of, until, upstream_calls
 from tests.support.upstream import Script, Upstream, chat_answer, reply_for
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 MODES = pytest.mark.parametrize("path", ["/v1", "/rr/v1"], ids=["stream", "request_response"])
 

@@ -12,6 +12,8 @@ from tests.support.live import FORMS, Caller, call, gate, gated, listening, sett
 from tests.support.traffic import error_of, outcome, text_of, until, upstream_calls
 from tests.support.upstream import Reply, Script, Seen, Upstream, chat_answer, reply_for
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 MODES = pytest.mark.parametrize("path", ["/v1", "/rr/v1"], ids=["stream", "request_response"])
 ASIDE: dict[str, tuple[Any, Any]] = {

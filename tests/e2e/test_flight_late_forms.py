@@ -13,6 +13,8 @@ from tests.support.live import FORMS, SSE, Caller, answer_of, call, gate, listen
 from tests.support.traffic import chunks, essence, events, fixed, outcome, until, upstream_calls
 from tests.support.upstream import Reply, Upstream, chat_answer, chat_chunks, sse
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 MANY = 1500  # words, of which each is a chunk of some 200 bytes: several pieces of 64 KiB

@@ -254,10 +254,10 @@ def test_what_the_record_of_a_joined_answer_says(gw: Running, up: Upstream, prom
         results = [c.result() for c in callers]
     leader, *joined = [decision(gw, r) for r in results]
     assert (leader["outcome"], leader["stored"]) == ("miss", True)
-    assert leader["tokens"] == {"served": TOKENS, "consumed": TOKENS, "unserved": 0, "saved": 0}
+    assert leader["tokens"].items() >= {"served": TOKENS, "consumed": TOKENS, "unserved": 0, "saved": 0}.items()
     for record in joined:
         assert (record["outcome"], record["status"], record["error"]) == ("joined", 200, None)
-        assert record["tokens"] == {"served": TOKENS, "consumed": 0, "unserved": 0, "saved": TOKENS}
+        assert record["tokens"].items() >= {"served": TOKENS, "consumed": 0, "unserved": 0, "saved": TOKENS}.items()
         assert record["key"] == leader["key"]
         assert record["backend"] == "fake"
     after = settled(gw)

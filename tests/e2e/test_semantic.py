@@ -71,7 +71,7 @@ def test_the_record_says_what_was_served_and_why(room: Room) -> None:
     assert f"{tier['similarity']:.2f}" in answer.headers["cache-status"]
     assert record["key"] != source["key"]
     assert (record["outcome"], record["status"], record["stored"]) == ("semantic", 200, False)
-    assert record["tokens"] == {"served": 18, "consumed": 0, "unserved": 0, "saved": 18}
+    assert record["tokens"].items() >= {"served": 18, "consumed": 0, "unserved": 0, "saved": 18}.items()
     assert record["usd"]["saved"] == pytest.approx(25e-6)
     assert record["ms_saved"] >= 0
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from gateway.embedders import MakeEmbedder
+from tests.support.dashboard import person
 from tests.support.embedders import Unready
 from tests.support.gateway import ADMIN, ALICE, EVE, Running, config_text, running
 from tests.support.semantic import ASKED, OTHER, REWORDED, TWICE_REWORDED, Json, Room, by_wording, said, stats
@@ -64,6 +65,19 @@ def test_a_wrong_answer_is_not_given_to_that_question_again(room: Room, up: Upst
     room.gw.admin("POST", "/admin/purge", json={"key": decision(room.gw, again)["key"]})
     room.refuses(REWORDED, why="reported_wrong")
     assert outcome(room.ask(ASKED)) == "exact"
+
+
+def test_an_answer_is_marked_wrong_from_the_dashboard(room: Room) -> None:
+    answer = room.told(ASKED)
+    served = room.serves(REWORDED, answer)
+    body = {"request_id": served.headers["x-request-id"], "correct": False}
+    with person(room.gw, EVE) as eve:
+        error_of(eve.ask("POST", "/admin/feedback", json=body), 404)
+    with person(room.gw, CHIEF) as chief:
+        error_of(chief.bare("POST", "/admin/feedback", json=body, headers={"origin": "https://evil.example"}), 403)
+        room.serves(REWORDED, answer)
+        assert chief.ask("POST", "/admin/feedback", json=body).json()["recorded"] is True
+    room.refuses(REWORDED, why="reported_wrong")
 
 
 def test_it_holds_in_every_form(room: Room) -> None:

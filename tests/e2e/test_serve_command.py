@@ -12,6 +12,8 @@ from tests.support.gateway import ALICE, config_text
 from tests.support.process import Served, refrain, serve
 from tests.support.upstream import Upstream, free_port, upstream
 
+pytestmark = pytest.mark.slow
+
 
 def ask(served: Served, content: str = "Hello?", key: str = ALICE) -> httpx.Response:
     body = {"model": "test-model", "messages": [{"role": "user", "content": content}]}

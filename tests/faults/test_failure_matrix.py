@@ -8,6 +8,8 @@ from tests.faults.matrix.faults import FAULTS
 from tests.faults.matrix.observe import CASES, Observed, observe_all
 from tests.faults.matrix.page import shown, tables
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def observed() -> Observed:

@@ -10,15 +10,18 @@ from cache.exact import ExactCache
 from cache.stores.memory import MemoryStore
 from gateway.asgi import Outlet
 from gateway.ask import Ask, understand
-from gateway.config import digest_key
+from gateway.config import Config, digest_key
 from gateway.config.load import parse_config
 from gateway.decisions import Decision
+from gateway.embedders import MakeEmbedder
 from gateway.fill import Kitchen
 from gateway.flights import Flights
 from gateway.front import INCOMING, Incoming
 from gateway.identity import Identity
 from gateway.pipeline import Pipeline
+from gateway.reception import Reception
 from gateway.recorder import Recorder
+from gateway.retrieval.grounds import Grounding
 from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
 from gateway.visit import Visit
@@ -116,20 +119,31 @@ class Client:
 class Hub:
     """The parts of a gateway that a flight needs, around a scripted backend. Made inside a running loop."""
 
-    def __init__(self, *, max_entry: int = 2**20, memory: int = 2**26) -> None:
+    def __init__(
+        self,
+        *,
+        max_entry: int = 2**20,
+        memory: int = 2**26,
+        config: Config = CONFIG,
+        embedders: MakeEmbedder = Unready,
+    ) -> None:
         self.clock = Clock()
+        self.config = config
         self.backend = ScriptedBackend()
         self.generation = 1
         self.identity = Identity(self.clock)
         self.cache = ExactCache(MemoryStore(memory, now=self.clock), max_entry=max_entry)
         self.recorder = Recorder(1000)
-        semantics = Semantics(self.cache, self.clock, Unready)
-        self.flights = Flights(Kitchen(self.cache, semantics, self.clock, self.snapshot), self.recorder)
-        self.pipeline = Pipeline(self.cache, self.flights, semantics, self.recorder, self.snapshot, self.clock)
+        self.semantics = Semantics(self.cache, self.clock, embedders)  # not in force before it is told of the config
+        self.flights = Flights(Kitchen(self.cache, self.semantics, self.clock, self.snapshot), self.recorder)
+        reception = Reception(self.recorder, self.snapshot, self.clock)
+        self.pipeline = Pipeline(
+            self.cache, Grounding(None), self.flights, self.semantics, self.recorder, reception, self.clock
+        )
 
     def snapshot(self) -> Snapshot:
-        auth = self.identity.authenticator(CONFIG.auth)
-        return Snapshot.of(CONFIG, self.generation, {"fake": self.backend}, auth)
+        auth = self.identity.authenticator(self.config.auth)
+        return Snapshot.of(self.config, self.generation, {"fake": self.backend}, auth)
 
     @property
     def calls(self) -> list[UpstreamCall]:

@@ -1,8 +1,9 @@
 import json
 import re
 
-from gateway.decisions import Decision, Ring, Tier, new_request_id
+from gateway.decisions import Decision, Tier, new_request_id
 from gateway.principal import Principal
+from gateway.ring import Ring
 
 
 def decision(id: str = "req_1") -> Decision:
@@ -18,7 +19,8 @@ def test_request_ids_are_new_every_time_and_safe_in_a_header() -> None:
 def test_a_new_decision_says_nothing_yet() -> None:
     shown = decision().as_dict()
     assert shown["outcome"] is None
-    assert shown["tokens"] == {"served": 0, "consumed": 0, "unserved": 0, "saved": 0}
+    names = ("served", "consumed", "unserved", "saved", "input", "output", "billable", "estimated")
+    assert shown["tokens"] == dict.fromkeys(names, 0)
     assert (shown["tenant"], shown["user"]) == ("", "")
     assert json.loads(json.dumps(shown)) == shown
 
@@ -37,7 +39,7 @@ def test_a_decision_shows_what_happened() -> None:
     ]
     assert (shown["tenant"], shown["user"], shown["key"]) == ("acme", "alice", "01" * 32)
     assert shown["phases"] == {"auth": 0.123}
-    assert shown["usd"] == {"consumed": None, "saved": 0.25}
+    assert shown["usd"] == {"consumed": None, "billable": None, "saved": 0.25, "overhead": None}
     assert json.loads(json.dumps(shown)) == shown
 
 

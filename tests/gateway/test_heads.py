@@ -54,6 +54,8 @@ def test_every_answer_has_an_id_and_keeps_outer_caches_out() -> None:
         (Tier("exact", "miss"), "exact; fwd=miss"),
         (Tier("exact", "miss", "expired"), "exact; fwd=stale"),
         (Tier("exact", "skipped"), "exact; fwd=bypass"),
+        (Tier("exact", "skipped", "over_budget"), "exact; fwd=bypass"),
+        (Tier("semantic", "skipped", "over_budget"), "semantic; fwd=bypass"),
     ],
 )
 def test_cache_status_says_what_a_tier_said(tier: Tier, member: str) -> None:

@@ -105,7 +105,7 @@ async def test_a_hit_is_booked_with_its_source(desk: SemanticDesk, clock: Clock)
     assert decision.saved == decision.served == slot.entry.usage.total
     [tier] = decision.tiers
     assert (tier.name, tier.result, tier.why) == ("semantic", "hit", "alias")
-    assert (tier.source, tier.ttl) == (slot.entry.key.hex(), 86_400 - 100)
+    assert (tier.source, tier.ttl) == (slot.entry.key, 86_400 - 100)
     assert tier.similarity == pytest.approx(1.0)
 
 

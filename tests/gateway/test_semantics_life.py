@@ -109,6 +109,8 @@ async def test_the_stats_say_what_came_of_look_ups(desk: SemanticDesk) -> None:
     stats = desk.semantics.stats()
     misses = stats.pop("misses")
     assert misses.pop("first_in_context") == sum(misses.values()) == 1
+    similarities = stats.pop("similarities")
+    assert (sum(similarities["hit"]), sum(similarities["miss"])) == (1, 1)
     assert stats == {
         "state": "ready",
         "detail": Paced.detail,

@@ -11,26 +11,14 @@ from cache.stores.memory import MemoryStore
 from tests.scopes.__main__ import main
 from tests.scopes.leaks import LEAKS
 from tests.scopes.report import explain
-from tests.scopes.run import Result, run
-
-
-def sound(result: Result) -> Result:
-    """No rule was broken, and everything happened that could break one."""
-    assert result.found is None, explain(result.found)
-    assert not result.unseen
-    return result
+from tests.scopes.run import run
+from tests.scopes.sound import sound
 
 
 def test_no_answer_crosses_a_scope() -> None:
-    counts = sound(run(300)).counts
-    assert counts["sequences"] == 300
+    counts = sound(run(100)).counts
+    assert counts["sequences"] == 100
     assert counts["opportunities"] > counts["sequences"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_no_answer_crosses_a_scope_in_ten_thousand_sequences() -> None:
-    assert sound(run(10_000, seed=1_000)).counts["sequences"] == 10_000
 
 
 @pytest.mark.slow
@@ -53,7 +41,8 @@ def test_a_gateway_that_reuses_nothing_is_noticed() -> None:
     async def nothing(*_: Any) -> None:
         return None
 
-    with patch.object(ExactCache, "get", nothing), patch.object(MemoryStore, "by_alias", lambda *_: None):
+    nowhere = patch.multiple(MemoryStore, peek=lambda *_: None, by_alias=lambda *_: None)
+    with patch.object(ExactCache, "get", nothing), nowhere:
         assert {"exact", "byte_identical", "stale", "semantic", "remembered"} <= set(run(60).unseen)
 
 

@@ -97,7 +97,8 @@ def running(
     clock = clock or Clock()
     if path is not None:
         path.write_text(text)
-    app = create_app(parse_config(text, env or {}), path=path, clock=clock, embedders=embedders)
+    folder = Path() if path is None else path.parent
+    app = create_app(parse_config(text, env or {}, folder=folder), path=path, clock=clock, embedders=embedders)
     with serve(app, lifespan="on") as port:
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:

@@ -5,13 +5,16 @@ that names the call's number, so that a second upstream call can never look like
 """
 
 import asyncio
+import base64
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import uvicorn
@@ -133,6 +136,8 @@ def numbered(seen: Seen, number: int) -> Reply:
     model = seen.body.get("model", "test-model")
     if seen.path.endswith("/chat/completions"):
         return reply_for(seen, chat_answer(f"This is answer number {number}.", model=model))
+    if seen.path.endswith("/embeddings"):
+        return embedded(seen, number)
     answer = text_answer(f"text number {number}", model=model)
     if seen.body.get("stream"):
         chunk = {k: v for k, v in answer.items() if k != "usage"}
@@ -141,8 +146,38 @@ def numbered(seen: Seen, number: int) -> Reply:
     return Reply([json.dumps(answer).encode()])
 
 
+def vector_of(item: str | list[int], size: int = 8) -> list[float]:
+    """Of a text or of tokens always the same, in doubles: what a client gets of it is the nearest float32."""
+    random = Random(repr(item))
+    return [random.gauss() for _ in range(size)]
+
+
+def inputs_of(asked: Any) -> list[Any]:
+    """The inputs of a request for embeddings, one by one."""
+    return [asked] if isinstance(asked, str) or isinstance(asked[0], int) else asked
+
+
+def embeddings_answer(seen: "Seen") -> Json:
+    """As many tokens as a text has letters, and as many numbers as were asked for."""
+    inputs, size = inputs_of(seen.body["input"]), seen.body.get("dimensions") or 8
+    as_base64 = seen.body.get("encoding_format") == "base64"
+    data = []
+    for index, item in enumerate(inputs):
+        vector: Any = vector_of(item, size)
+        if as_base64:
+            vector = base64.b64encode(struct.pack(f"<{size}f", *vector)).decode()
+        data.append({"object": "embedding", "index": index, "embedding": vector})
+    tokens = sum(map(len, inputs))
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": seen.body["model"], "usage": usage}
+
+
+def embedded(seen: "Seen", number: int) -> Reply:
+    return Reply([json.dumps(embeddings_answer(seen)).encode()])
+
+
 class Upstream:
-    """`calls` counts chat and completion requests; `seen` holds them; `cancelled` those whose client left, at the
+    """`calls` counts requests for answers or embeddings; `seen` holds them; `cancelled` those whose client left, at the
     monotonic times `left_at`."""
 
     def __init__(self) -> None:

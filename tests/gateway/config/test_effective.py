@@ -48,8 +48,6 @@ def test_what_is_shown_is_a_configuration_that_means_the_same(load) -> None:
 def test_the_design_page_names_what_has_not_come(load) -> None:
     assert notes(load((DATA / "design.yaml").read_text())) == [
         "backends.fleet.replicas: only the first one is used yet",
-        "retrievers: accepted, but documents are not retrieved yet",
-        "endpoints.hr_questions.retrieval: accepted, but does nothing yet",
         "endpoints.nightly_ticket_summary.mode: `batch` works like `request_response` yet",
         "endpoints: default, chat_assistant, nightly_ticket_summary, invoice_json_extraction: `allow.tenants` is not "
         "set, so all tenants may use them (every tenant of the identity provider)",
@@ -89,7 +87,6 @@ def test_the_design_page_names_what_has_not_come(load) -> None:
             f"{{auth: {{keys: [{ACME}, {GLOBEX}]}}, retrievers: {{files: {{kind: folder, path: docs}}}}, "
             "endpoints: {default: {share: public, allow: {tenants: [acme]}}}}",
             [
-                "retrievers: accepted, but documents are not retrieved yet",
                 "retrievers.files.tenants: not set, so its documents are for all tenants (acme, globex)",
                 "endpoints.default.share: public, so one tenant may get an answer that another one's request has made",
             ],

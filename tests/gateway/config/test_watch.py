@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 
 from gateway.config import Config, load_config, watch_config
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 15.0
 ONE_KEY = "keys: [{key: '${KEY}', tenant: t, user: u}]"
 ENV = {"KEY": "k" * 40}

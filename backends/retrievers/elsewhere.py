@@ -1,0 +1,62 @@
+"""What the retrievers have in common that ask a service over HTTP."""
+
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from backends.retrievers.base import Found, RetrieverState
+from backends.retrievers.calling import Caller, Request
+from backends.retrievers.noticed import Noticed
+from backends.retrievers.pieces import Piece, found
+
+LASTING = 300.0
+"""Seconds for which results are used again. Nobody has to tell of a change, so one may go unnoticed for so long."""
+
+
+class Elsewhere:
+    """`what` is the service in words, such as "the search service". `headers` may hold a credential."""
+
+    def __init__(
+        self,
+        name: str,
+        what: str,
+        *,
+        revision: str,
+        headers: Mapping[str, str],
+        mono: Callable[[], float] = monotonic,
+    ) -> None:
+        self.name = name
+        self.revision = revision
+        self.lasting = LASTING
+        self._noticed = Noticed(name)
+        self._caller = Caller(name, what, headers, mono)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.state})"
+
+    async def start(self) -> None:
+        """Nothing to wait for: connections are opened when calls need them."""
+
+    @property
+    def state(self) -> RetrieverState:
+        return self._caller.state
+
+    @property
+    def detail(self) -> str:
+        return self._caller.detail
+
+    @property
+    def generation(self) -> str:
+        return self._noticed.generation
+
+    async def changed(self, document: str, *, version: str | None, deleted: bool) -> None:
+        """Ends all results. One that is `deleted` is found no more until a version of it is named."""
+        self._noticed.changed(document, version, deleted)
+
+    async def aclose(self) -> None:
+        await self._caller.aclose()
+
+    async def _find(
+        self, request: Request, read: Callable[[bytes], list[Piece]], *, top_k: int, deadline: float
+    ) -> list[Found]:
+        pieces = await self._caller.call(request, read, top_k=top_k, deadline=deadline)
+        return found(pieces, top_k=top_k, gone=self._noticed.gone)

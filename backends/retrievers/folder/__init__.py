@@ -1,0 +1,1 @@
+"""A folder of documents: read, cut, indexed, and watched."""

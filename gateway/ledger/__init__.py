@@ -1,0 +1,1 @@
+"""The books: what was served, consumed and saved, kept over restarts."""

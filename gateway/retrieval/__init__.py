@@ -1,0 +1,1 @@
+"""Documents: what the gateway does with retrievers and with what they find."""

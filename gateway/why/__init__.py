@@ -1,0 +1,1 @@
+"""Why a request was not answered from a cache."""
