@@ -5,7 +5,7 @@ import { entrySheet } from "./entry.js";
 import { filterBar, search, select } from "./filters.js";
 import { ago, brief, bytes, compact, count, NONE } from "./format.js";
 import { purgeDialog } from "./purge.js";
-import { go } from "./route.js";
+import { back, go } from "./route.js";
 import { button, h, say } from "./ui.js";
 import { VirtualList } from "./virtual.js";
 
@@ -82,7 +82,7 @@ export function entriesView() {
           onpurged: load,
           onclose: () => {
             sheet = null;
-            go("entries", "", query);
+            back("entries", at.id, query);
             vlist.refocus();
           },
         })

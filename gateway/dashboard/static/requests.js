@@ -6,7 +6,7 @@ import { decisionSheet } from "./decision.js";
 import { filterBar, search, select } from "./filters.js";
 import { count } from "./format.js";
 import { fits, writeRow } from "./request_row.js";
-import { go } from "./route.js";
+import { back, go } from "./route.js";
 import { button, h, icon, OUTCOMES, say } from "./ui.js";
 import { VirtualList } from "./virtual.js";
 
@@ -111,7 +111,7 @@ export function requestsView() {
         step,
         onclose: () => {
           sheet = null;
-          go("requests", "", query);
+          back("requests", id, query);
           vlist.refocus();
         },
       },

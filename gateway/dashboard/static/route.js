@@ -34,6 +34,12 @@ export function go(view, id, query) {
   location.hash = href(view, id, query);
 }
 
+/** Back from what was open in a view, unless the address has already moved on: a dialog tells late that it was closed. */
+export function back(view, id, query) {
+  const now = read();
+  if (now.view === view && now.id === id) go(view, "", query);
+}
+
 /** Change filters in place, without a step of the history. */
 export function change(query) {
   const now = read();

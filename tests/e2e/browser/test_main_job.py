@@ -225,6 +225,23 @@ def test_the_place_is_kept(browser: Browser, gw: Running) -> None:
         expect(it.row(answer.headers["x-request-id"])).to_be_visible()
 
 
+def test_an_address_opened_while_a_sheet_closes_is_where_one_arrives(browser: Browser, gw: Running) -> None:
+    """A dialog says that it was closed a moment after it was."""
+    ids = [answer.headers["x-request-id"] for answer in (gw.chat("a"), gw.chat("b"))]
+    key = decision(gw, gw.chat("a"))["key"]
+    close = "place => { document.querySelector('dialog').close(); location.hash = place }"
+    with dashboard(browser, gw) as it:
+        it.go(f"#/requests/{ids[0]}")
+        it.opened()
+        it.run(close, f"#/requests/{ids[1]}")
+        expect(it.opened().get_by_text(ids[1], exact=True)).to_be_visible()
+        it.run(close, f"#/entries/{key}")
+        it.opened("entry-detail")
+        it.run(close, "#/overview")
+        expect(it.page.locator("h1")).to_have_text("Overview")
+        assert it.page.url.endswith("#/overview")
+
+
 def test_signing_out_ends_it_everywhere(browser: Browser, gw: Running) -> None:
     answer = gw.chat("a")
     with dashboard(browser, gw) as it:
