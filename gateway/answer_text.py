@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from cache.entry import Entry
+from cache.retrieval import said
 
 
 class _Message(msgspec.Struct):
@@ -27,7 +28,10 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def answer_text(entry: Entry) -> str | None:
-    """What a stored chat answer says; None where it calls tools, refuses, or is of another shape."""
+    """What a stored chat answer says; None where it calls tools, refuses, or is of another shape. Results of a search
+    say which pieces were found."""
+    if entry.api == "search":
+        return said(entry.body)
     try:
         [choice] = _decode(entry.body).choices
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -40,11 +40,13 @@ from gateway.pipeline import Pipeline
 from gateway.prices.bill import Learners
 from gateway.prices.catalogue import catalogue_name, load_catalogue
 from gateway.prices.hardware import Hardware
+from gateway.prices.search import SearchCosts
 from gateway.reception import Reception
 from gateway.recorder import Recorder
 from gateway.retrieval.changes import Changes
 from gateway.retrieval.finder import Finder
 from gateway.retrieval.grounds import Grounding
+from gateway.retrieval.matching import Matching
 from gateway.retrieval.retrievers import Retrievers
 from gateway.retrieval.searches import Searches
 from gateway.semantics import Semantics
@@ -88,7 +90,8 @@ class Gateway:
             state=lambda: self.state,
             retrievers=lambda: self._snapshot.retrievers,
         )
-        self.retrievers = Retrievers(shared, self.changes.forget)
+        paid_by = SearchCosts().paid_by(self.recorder.charge)
+        self.retrievers = Retrievers(shared, self.changes.forget, paid_by)
         self.deliveries = Deliveries(clock)
         self.lag = Lag()
         self.model_labels = ModelLabels()
@@ -101,7 +104,8 @@ class Gateway:
         caller = Caller(self.cache, self.recorder, clock, self.snapshot, learners)
         self.embeddings = Embeddings(self.cache, Gatherer(self.cache, caller, clock), clock)
         self.reception = Reception(self.recorder, self.snapshot, clock)
-        self.finder = Finder(RetrievalCache(self.cache, clock))
+        found = RetrievalCache(self.cache, clock)
+        self.finder = Finder(found, Matching(found, self.semantics, front, paid_by))
         self.searches = Searches(self.finder, front)
         grounding = Grounding(self.finder)
         self.pipeline = Pipeline(
@@ -126,6 +130,7 @@ class Gateway:
     async def _start(self, config: Config) -> None:
         await self.identity.open(self.state)
         self.semantics.recall(await self.state.wrong_pairs())
+        self.retrievers.recall(await self.state.erased())
         await asyncio.to_thread(load_catalogue)
         await asyncio.to_thread(assets)
         await self.recorder.ledger.open(ledger_path(config.store.url, config.store.durable_url))

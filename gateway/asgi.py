@@ -34,12 +34,12 @@ def read_headers(scope: Scope) -> Headers:
     return found
 
 
-async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
-    """The request's body, at most `limit` bytes. Raises ApiError 413 (as soon as it is known), 415 or 408, and
-    Disconnected."""
+async def read_body(headers: Headers, receive: Receive, limit: int, why: str = "server.max_body") -> bytes:
+    """The request's body, at most `limit` bytes; `why` tells the client what sets the limit. Raises ApiError 413 (as
+    soon as it is known), 415 or 408, and Disconnected."""
     declared = headers.get(b"content-length")
     if declared is not None and (not declared.isdigit() or int(declared[:20]) > limit):
-        raise _too_large(limit)
+        raise _too_large(limit, why)
     encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.strip().lower() != b"identity":
         # Inflating what a client sends is how small requests become large ones.
@@ -51,7 +51,7 @@ async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
         pieces, size, begun = [body], len(body), monotonic()
         while message.get("more_body"):
             if size > limit:
-                raise _too_large(limit)
+                raise _too_large(limit, why)
             message = await _next(receive, begun + BODY_TIMEOUT + size / SLOWEST - monotonic())
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
@@ -59,7 +59,7 @@ async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     if message["type"] == "http.disconnect":
         raise Disconnected
     if len(body) > limit:
-        raise _too_large(limit)
+        raise _too_large(limit, why)
     return body
 
 
@@ -109,8 +109,8 @@ async def _awaiting(awaitable: Awaitable[Message]) -> Message:
     return await awaitable
 
 
-def _too_large(limit: int) -> ApiError:
-    text = f"The request's body is over {limit} bytes (server.max_body)."
+def _too_large(limit: int, why: str) -> ApiError:
+    text = f"The request's body is over {limit} bytes ({why})."
     return ApiError(413, text, code="request_too_large", headers={"connection": "close"})
 
 

@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 class Ask:
     """`life` is how long its answer lives, None where none is kept; `bypass` is why no cache may be used (None: they
     may); `form` is the wire form that the client asked for; `grounds` are the documents that the answer rests on,
-    None where it rests on none."""
+    None where it rests on none. `key` is empty as long as that is not known."""
 
     principal: Principal
     endpoint: Endpoint
@@ -64,13 +64,15 @@ class Ask:
 
     def key_of(self, body: dict[str, Any]) -> bytes:
         """The key of the same request with this body."""
-        chunks = None if self.grounds is None else self.grounds.digests
-        asked = (self.scope, self.endpoint, self.api, self.model, self.backend, self.headers, self.query, body)
-        return _key(*asked, chunks)
+        return self._key_on(body, self.grounds)
 
-    def rekeyed(self) -> "Ask":
-        """The same, with the key that follows from what it has."""
-        return replace(self, key=self.key_of(self.body))
+    def resting_on(self, grounds: "Grounds | None") -> "Ask":
+        """The same on these grounds, with the key that follows from them."""
+        return replace(self, grounds=grounds, key=self._key_on(self.body, grounds))
+
+    def _key_on(self, body: dict[str, Any], grounds: "Grounds | None") -> bytes:
+        asked = (self.scope, self.endpoint, self.api, self.model, self.backend, self.headers, self.query, body)
+        return _key(*asked, None if grounds is None else grounds.digests)
 
     def call(self, *, stream: bool, body: dict[str, Any] | None = None) -> Call:
         """The upstream request: `body`, or what the client sent, but for who streams and what is meant for us alone."""
@@ -99,7 +101,8 @@ class Ask:
 def understand(
     api: Api, raw: bytes, headers: Headers, query: str, endpoint: Endpoint, principal: Principal, snapshot: Snapshot
 ) -> Ask:
-    """Raises ApiError 400 (a field is wrong) or 404 (no backend for the model)."""
+    """The request, on an endpoint with documents yet without a key: which ones were found is a part of it. Raises
+    ApiError 400 (a field is wrong) or 404 (no backend for the model)."""
     body = parse_object(raw)
     model = read_model(body)
     _check(api, body)
@@ -107,7 +110,8 @@ def understand(
     backend = snapshot.route(endpoint, model)
     passed_on, query = read_passed_on(headers, query)
     scope = scope_of(endpoint, principal)
-    key = _key(scope, endpoint, api, model, backend, passed_on, query, body)
+    known = endpoint.config.retrieval is None
+    key = _key(scope, endpoint, api, model, backend, passed_on, query, body) if known else b""
     return Ask(
         principal=principal,
         endpoint=endpoint,

@@ -5,8 +5,8 @@ comes out. It is stored before anybody is told of its end, so that whoever asks 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
@@ -26,22 +26,9 @@ from gateway.retrieval.citations import citations_of
 from gateway.reuse import Reuse
 from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
-from gateway.upstream import (
-    Event,
-    Json,
-    broken,
-    read_answer,
-    read_events,
-    send,
-    stream_error,
-    timings,
-    upstream_id,
-)
+from gateway.streamed import Streamed, drain
+from gateway.upstream import Event, Json, read_answer, read_events, send, stream_error, timings, upstream_id
 from gateway.visit import Visit
-from gateway.wire.assemble import Assembler
-
-DRAIN = 0.25
-"""Seconds that a backend has to end its reply after its end marker."""
 
 
 class Hearers(Protocol):
@@ -195,57 +182,18 @@ class Fill:
         return await self._keep(raw, answer, bill, streamed=False)
 
     async def _stream(self, reply: Reply, bill: Bill, hearers: Hearers) -> None:
-        assembler = Assembler(self._ask.api)
+        streamed = Streamed(self._ask, bill, self._citations, self._kitchen.cache.max_entry)
         try:
             async with aclosing(read_events(reply)) as batches:
-                await self._hand_on(batches, assembler, bill, hearers)
-                hearers.landed(await self._complete(assembler, bill))
+                await streamed.hand_on(batches, hearers)
+                self._ended, answer = streamed.ended, streamed.answer()
+                hearers.landed(await self._keep(msgspec.json.encode(answer), answer, bill, streamed=True))
                 if self._ended:
-                    await _drain(batches)
+                    await drain(batches)
         except (ApiError, asyncio.CancelledError) as error:
             if not self.whole:  # as far as the backend has said
-                bill.settle(assembler.result(), left=not isinstance(error, ApiError))
+                bill.settle(streamed.so_far(), left=not isinstance(error, ApiError))
             raise
-
-    async def _hand_on(
-        self, batches: AsyncGenerator[list[Event], None], assembler: Assembler, bill: Bill, hearers: Hearers
-    ) -> None:
-        heard, look_at = 0, self._kitchen.cache.max_entry
-        async for events in batches:
-            if self._citations is not None:
-                events = self._citations.into_events(events)
-            bill.first()
-            good = self._take(events, assembler)
-            bill.heard += good
-            hearers.hear(events[:good])
-            if self._ended:
-                return
-            if good < len(events):
-                raise stream_error(events[good][1] or {}, self._ask.backend)
-            await hearers.room()
-            heard += sum(len(data) for data, _ in events)
-            if heard > look_at:
-                # The events are many times the answer, so now and then we look how large that is.
-                look_at = 2 * heard
-                if len(msgspec.json.encode(assembler.result())) > self._kitchen.cache.max_entry:
-                    hearers.too_large()
-
-    def _take(self, events: Sequence[Event], assembler: Assembler) -> int:
-        """Add events to the answer, up to the end marker or an error; gives how many were added."""
-        for number, (_, chunk) in enumerate(events):
-            if chunk is None:  # [DONE]: clients get ours once the answer is known to be complete
-                self._ended = True
-                return number
-            if chunk.get("error"):
-                return number
-            assembler.add(chunk)
-        return len(events)
-
-    async def _complete(self, assembler: Assembler, bill: Bill) -> Filled:
-        answer = assembler.result()
-        if not assembler.complete:
-            raise broken("The backend's stream ended before its answer was complete.")
-        return await self._keep(msgspec.json.encode(answer), answer, bill, streamed=True)
 
     async def _keep(self, raw: bytes, answer: Json, bill: Bill, *, streamed: bool) -> Filled:
         """Store the answer if nothing speaks against it."""
@@ -298,12 +246,3 @@ def _draft(visit: Visit, ask: Ask, made: float) -> Entry:
         tags=ask.directives.tags,
         documents=() if ask.grounds is None else ask.grounds.documents,
     )
-
-
-async def _drain(batches: AsyncGenerator[list[Event], None]) -> None:
-    """Read what follows the end marker, so that the connection can be used again; a backend that holds it open for
-    longer loses it."""
-    with suppress(ApiError, TimeoutError):
-        async with asyncio.timeout(DRAIN):
-            async for _ in batches:
-                pass

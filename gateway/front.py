@@ -45,6 +45,10 @@ INCOMING = "refrain.incoming"
 _lengths = Struct("<7Q").pack
 SHORT_LENGTH = 5
 """Digits of a Content-Length up to which a body is read before it is known who sends it: below 100 kB."""
+SIGNED = "/webhooks/"
+"""Below this path it is a signature of the body that says who sends it."""
+MAX_SIGNED = 100_000
+"""Bytes of such a body. One that long is read from anybody, and signed in a tenth of a millisecond."""
 HIT: tuple[bytes, bytes] = (b"x-refrain-cache", b"exact")
 
 
@@ -138,10 +142,14 @@ class Front:
         headers: Headers = dict(scope["headers"])
         try:
             length = headers.get(b"content-length", b"")
+            limit, why = snapshot.config.server.max_body, "server.max_body"
             if not length.isdigit() or len(length) > SHORT_LENGTH:
-                # Nobody's large body is worth reading. (Of small ones the long way, or the alias, finds out.)
-                await snapshot.auth.enter(read_headers(scope))
-            body = await read_body(headers, receive, snapshot.config.server.max_body)
+                if not scope["path"].startswith(SIGNED):
+                    # Nobody's large body is worth reading. (Of small ones the long way, or the alias, finds out.)
+                    await snapshot.auth.enter(read_headers(scope))
+                elif limit > MAX_SIGNED:
+                    limit, why = MAX_SIGNED, "the most for a webhook: send several"
+            body = await read_body(headers, receive, limit, why)
         except ApiError as error:
             await self._refuse(error, started, send)
             return

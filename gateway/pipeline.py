@@ -27,15 +27,12 @@ from gateway.latency.budget import OVER_BUDGET, Durations
 from gateway.normalize import Api
 from gateway.reception import Arrival, Reception
 from gateway.recorder import Recorder
-from gateway.retrieval.grounds import Grounding
+from gateway.retrieval.grounds import DocumentsUnreachable, Grounding, without_documents
 from gateway.reuse import Reuse
 from gateway.semantics import Semantics
+from gateway.strict_json import large_body
 from gateway.visit import Visit
 from gateway.why.explain import Explainer
-
-LARGE_BODY = 8 * 1024
-MANY_VALUES = 2_000
-"""A body of more bytes, or of more commas, is parsed in a thread, so that it does not hold up the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +61,33 @@ class Pipeline:
         at = perf_counter()
         arguments = (api, raw, arrival.headers, arrival.query, arrival.endpoint, arrival.principal, snapshot)
         ask = await asyncio.to_thread(understand, *arguments) if large_body(raw) else understand(*arguments)
-        d.model, d.backend, d.key, d.stream = ask.model, ask.backend.name, ask.key, ask.form != "json"
+        d.model, d.backend, d.stream = ask.model, ask.backend.name, ask.form != "json"
         visit.phase("parse", at)
-        if (retrieval := arrival.endpoint.config.retrieval) is not None:
-            ask = await self._grounded(visit, ask, retrieval, arrival.receive)
+        if (retrieval := arrival.endpoint.config.retrieval) is None:
+            await self._answer_keyed(visit, ask, arrival.receive)
+        else:
+            await self._answer_grounded(visit, ask, retrieval, arrival.receive)
+
+    async def _answer_grounded(self, visit: Visit, ask: Ask, retrieval: Retrieval, receive: Receive) -> None:
+        """Answer from documents, or as the retriever's policy says where it is down."""
+        ask = await self.grounding(visit, ask, retrieval, receive)
+        if ask.grounds is None:  # nothing was asked of them
+            ask = ask.resting_on(None)
+        try:
+            await self._answer_keyed(visit, ask, receive)
+            return
+        except DocumentsUnreachable as error:
+            # What is made now is not what the key stands for: whoever waited under it begins anew, each by itself.
+            ask, reason = without_documents(ask, retrieval), error.reason
+        visit.decision.tiers = ()
+        visit.tier("retrieval", "miss", reason)
+        await self._answer_keyed(visit, ask, receive)
+
+    async def _answer_keyed(self, visit: Visit, ask: Ask, receive: Receive) -> None:
+        """Answer a request whose key is known."""
+        assert ask.key  # without one it would share its answer with everybody
+        d = visit.decision
+        d.key, d.documents = ask.key, "" if ask.grounds is None else ask.grounds.shown
         if await self._reuse(visit, ask):
             return
         visit.ask, visit.known = ask, self.explainer.before(ask.key)
@@ -77,17 +97,10 @@ class Pipeline:
             message = "Nothing is cached for this request, and it asked for a cached answer only."
             raise ApiError(504, message, code="not_cached", headers={"x-should-retry": "false"})
         try:
-            await self._fetch(visit, ask, arrival.receive)
+            await self._fetch(visit, ask, receive)
         except ApiError as error:
             if error.status < 500 or visit.outlet.started or not await self._instead(visit, ask):
                 raise
-
-    async def _grounded(self, visit: Visit, ask: Ask, retrieval: Retrieval, receive: Receive) -> Ask:
-        """The request with the documents that its answer rests on."""
-        ask = await self.grounding(visit, ask, retrieval, receive)
-        d = visit.decision
-        d.key, d.documents = ask.key, "" if ask.grounds is None else ask.grounds.shown
-        return ask
 
     async def _reuse(self, visit: Visit, ask: Ask) -> bool:
         """Answer from the exact tier if it may and can."""
@@ -201,8 +214,3 @@ class Pipeline:
             grounds=grounds,
         )
         self.cache.front.alias(alias, slot, replay, Replay.SIZE)
-
-
-def large_body(body: bytes) -> bool:
-    """Is it to be parsed in a thread?"""
-    return len(body) >= LARGE_BODY or body.count(b",") >= MANY_VALUES

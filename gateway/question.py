@@ -41,11 +41,16 @@ def read_question(ask: Ask) -> Query | str:
     text = _text(body["messages"][-1])
     if not text.strip():
         return "empty"
-    if len(text) > LETTERS_PER_WORD * policy.max_words or _words(text) > policy.max_words:
+    if too_long(text, policy.max_words):
         return "too_long"
     if about_now(ask.api, body):
         return "about_now"
     return Query(ask.key, ask.scope.digest(), _context(ask), text)
+
+
+def too_long(text: str, max_words: int) -> bool:
+    """Is it more than can be compared?"""
+    return len(text) > LETTERS_PER_WORD * max_words or _words(text) > max_words
 
 
 def _unfit(messages: list[dict[str, Any]]) -> str | None:

@@ -66,8 +66,7 @@ class Semantics:
 
     async def apply(self, config: Config) -> None:
         """Put a configuration in force. A tier is kept as long as its embedder is the same."""
-        on = any(e.cache.semantic is not None and e.cache.exact is not None for e in config.endpoints.values())
-        wanted = config.embedder.model_copy(update={"hourly_cost": None}) if on else None
+        wanted = config.embedder.model_copy(update={"hourly_cost": None}) if _wanted(config) else None
         if wanted == self._config:
             return
         tier = None
@@ -245,6 +244,16 @@ class Semantics:
     async def _restore(self, tier: SemanticTier) -> None:
         if taken := await tier.restore():
             log.info("semantic index rebuilt", questions=taken, vectors=tier.known.vectors)
+
+
+def _wanted(config: Config) -> bool:
+    """Does an endpoint want answers, or what was found, of other questions?"""
+    for e in config.endpoints.values():
+        if e.cache.semantic is not None and e.cache.exact is not None:
+            return True
+        if e.retrieval is not None and e.retrieval.semantic:
+            return True
+    return False
 
 
 def _unexpected(error: Exception) -> None:

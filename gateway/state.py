@@ -1,4 +1,5 @@
-"""What must outlive the process beside the answers: revoked keys, the audit log, what was used of the limits.
+"""What must outlive the process beside the answers: revoked keys, erased documents, the audit log, what was used of the
+limits.
 
 One SQLite file and one thread that uses it, so the event loop never waits for a disk. What is written is on the disk
 when a call returns. Other processes may have the file open too: all their revocations and audit lines are kept, but of
@@ -62,6 +63,15 @@ class State:
     async def wrong_pairs(self) -> list[tuple[bytes, bytes]]:
         """All that were reported: (asked, served)."""
         return await self._do(table.wrong_pairs)
+
+    async def note_erased(self, retriever: str, said: Iterable[tuple[str, bool]], *, at: float) -> None:
+        """What was said of its documents, in this order: (id, whether it is to be found no more, or is there again)."""
+        kept = list(said)
+        await self._do(lambda db: table.note_erased(db, retriever, kept, at))
+
+    async def erased(self) -> list[tuple[str, str]]:
+        """All that are to be found no more: (retriever, document), the oldest notice first."""
+        return await self._do(table.erased)
 
     async def begin(self, line: AuditLine) -> int:
         """Write down what is going to be done; `end` takes the number of the line."""

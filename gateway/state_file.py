@@ -27,6 +27,14 @@ _ADDED = """
 CREATE TABLE IF NOT EXISTS wrong_pairs (
     asked BLOB NOT NULL, served BLOB NOT NULL, at REAL NOT NULL, by TEXT NOT NULL, PRIMARY KEY (asked, served)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS erased (
+    number INTEGER PRIMARY KEY,
+    retriever TEXT NOT NULL,
+    document TEXT NOT NULL,
+    at REAL NOT NULL,
+    UNIQUE (retriever, document)
+);
+CREATE INDEX IF NOT EXISTS erased_retriever ON erased (retriever);
 """
 _SCHEMA = f"""
 BEGIN;
@@ -54,8 +62,8 @@ FOREIGN = (sqlite3.Error, OSError, UnicodeError, OverflowError, msgspec.DecodeEr
 """What `translate` takes: what SQLite, the system, and the conversion of values raise."""
 
 _KEPT = (
-    "It says which keys are revoked, so nothing is put in its place by itself: restore a backup, or move it away and "
-    "revoke those keys again."
+    "It says which keys are revoked and which documents erased, so nothing is put in its place by itself: restore a "
+    "backup, or move it away, revoke those keys and erase those documents again."
 )
 _ACCESS = "Let this user read and write it and its folder, or set store.durable_url to another path."
 
@@ -122,7 +130,7 @@ def open_state(path: Path | None) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
             connection.execute(f"PRAGMA journal_size_limit = {4 * 1024 * 1024}")
-            connection.execute(_ADDED)
+            connection.executescript(_ADDED)
         except BaseException:
             connection.close()
             raise

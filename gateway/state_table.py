@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from backends.retrievers.noticed import MOST_GONE
+
 MAX_LINES = 1_000_000
 """Of the audit log; the oldest go."""
 
@@ -53,6 +55,26 @@ def report_wrong(db: sqlite3.Connection, pairs: list[tuple[bytes, bytes]], at: f
 
 def wrong_pairs(db: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
     return db.execute("SELECT asked, served FROM wrong_pairs").fetchall()
+
+
+def note_erased(db: sqlite3.Connection, retriever: str, said: list[tuple[str, bool]], at: float) -> None:
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        for document, gone in said:
+            # A second notice makes it the youngest, as it does in the process.
+            db.execute("DELETE FROM erased WHERE retriever = ? AND document = ?", (retriever, document))
+            if gone:
+                db.execute("INSERT INTO erased (retriever, document, at) VALUES (?, ?, ?)", (retriever, document, at))
+        if any(gone for _, gone in said):
+            db.execute(
+                "DELETE FROM erased WHERE number IN"
+                " (SELECT number FROM erased WHERE retriever = ? ORDER BY number DESC LIMIT -1 OFFSET ?)",
+                (retriever, MOST_GONE),
+            )
+
+
+def erased(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    return db.execute("SELECT retriever, document FROM erased ORDER BY number").fetchall()
 
 
 def begin(db: sqlite3.Connection, line: AuditLine) -> int:

@@ -20,6 +20,14 @@ MAX_DEPTH = 128
 MAX_VALUES = 250_000
 MAX_DIGITS = 1_000
 SURELY_SMALL = 64 * 1024
+LARGE_BODY = 8 * 1024
+MANY_VALUES = 2_000
+"""A body of more bytes, or of more commas, is parsed in a thread, so that it does not hold up the event loop."""
+
+
+def large_body(raw: bytes) -> bool:
+    """Is it to be parsed in a thread?"""
+    return len(raw) >= LARGE_BODY or raw.count(b",") >= MANY_VALUES
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """What the retrievers have in common that ask a service over HTTP."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 
 from backends.retrievers.base import Found, RetrieverState
 from backends.retrievers.calling import Caller, Request
-from backends.retrievers.noticed import Noticed
+from backends.retrievers.noticed import Gone, Noticed
 from backends.retrievers.pieces import Piece, found
 
 LASTING = 300.0
@@ -13,7 +14,8 @@ LASTING = 300.0
 
 
 class Elsewhere:
-    """`what` is the service in words, such as "the search service". `headers` may hold a credential."""
+    """`what` is the service in words, such as "the search service". `headers` may hold a credential. `gone` is as in
+    Noticed."""
 
     def __init__(
         self,
@@ -22,12 +24,13 @@ class Elsewhere:
         *,
         revision: str,
         headers: Mapping[str, str],
+        gone: Gone | None = None,
         mono: Callable[[], float] = monotonic,
     ) -> None:
         self.name = name
         self.revision = revision
         self.lasting = LASTING
-        self._noticed = Noticed(name)
+        self._noticed = Noticed(name, gone)
         self._caller = Caller(name, what, headers, mono)
 
     def __repr__(self) -> str:
@@ -58,5 +61,6 @@ class Elsewhere:
     async def _find(
         self, request: Request, read: Callable[[bytes], list[Piece]], *, top_k: int, deadline: float
     ) -> list[Found]:
+        since = self._noticed.mark()
         pieces = await self._caller.call(request, read, top_k=top_k, deadline=deadline)
-        return found(pieces, top_k=top_k, gone=self._noticed.gone)
+        return found(pieces, top_k=top_k, gone=partial(self._noticed.gone, since=since))

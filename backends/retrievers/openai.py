@@ -16,6 +16,7 @@ import msgspec
 from backends.retrievers.base import Found, RetrieverError
 from backends.retrievers.calling import Request, revision
 from backends.retrievers.elsewhere import Elsewhere
+from backends.retrievers.noticed import Gone
 from backends.retrievers.pieces import LONGEST_NAME, Defect, Piece, id_at, parse, score_at, text_at, usable, version_at
 
 MOST_AT_ONCE = 50
@@ -27,13 +28,22 @@ class OpenAIRetriever(Elsewhere):
     """`base_url` ends before "vector_stores"."""
 
     def __init__(
-        self, name: str, *, base_url: str, api_key: str | None, store: str, mono: Callable[[], float] = monotonic
+        self,
+        name: str,
+        *,
+        base_url: str,
+        api_key: str | None,
+        store: str,
+        gone: Gone | None = None,
+        mono: Callable[[], float] = monotonic,
     ) -> None:
         self._url = f"{base_url.rstrip('/')}/vector_stores/{quote(store, safe='')}/search"
         headers = {"content-type": "application/json"}
         if api_key is not None:
             headers["authorization"] = f"Bearer {api_key}"
-        super().__init__(name, WHAT, revision=revision("openai", base_url, store), headers=headers, mono=mono)
+        super().__init__(
+            name, WHAT, revision=revision("openai", base_url, store), headers=headers, gone=gone, mono=mono
+        )
 
     def effective(self, permissions: frozenset[str]) -> frozenset[str]:
         """None: they are not sent, and results do not name them."""

@@ -18,6 +18,7 @@ from backends.retrievers.base import Found, RetrieverError
 from backends.retrievers.body import DEFAULT, Template, parameters
 from backends.retrievers.calling import Request, revision
 from backends.retrievers.elsewhere import Elsewhere
+from backends.retrievers.noticed import Gone
 from backends.retrievers.paths import ListPath, OnePath
 from backends.retrievers.pieces import (
     MOST_RESULTS,
@@ -52,6 +53,7 @@ class ServiceRetriever(Elsewhere):
         score: str = "$.score",
         version: str | None = None,
         permissions: str | None = None,
+        gone: Gone | None = None,
         mono: Callable[[], float] = monotonic,
     ) -> None:
         self._method = method
@@ -67,6 +69,7 @@ class ServiceRetriever(Elsewhere):
             WHAT,
             revision=revision("http", url, method, body, results, id, text, score, version, permissions),
             headers=kind | {header.lower(): value for header, value in (headers or {}).items()},
+            gone=gone,
             mono=mono,
         )
 

@@ -48,7 +48,14 @@ class RetrievalCache:
     async def recall(self, search: Search, *, max_age: float | None = None) -> Results | None:
         """What is kept, if it is not older than `max_age` seconds."""
         slot = await self._cache.get(search.key)
-        if slot is None or slot.entry.api != "search":
+        return None if slot is None else self.read(search, slot, max_age=max_age)
+
+    def read(
+        self, search: Search, slot: Slot, *, max_age: float | None = None, similarity: float | None = None
+    ) -> Results | None:
+        """What the slot has for this search, which may be another one's of the same meaning; None where that may not be
+        used (any more)."""
+        if slot.entry.api != "search" or slot.entry.scope != search.scope:
             return None
         now = self._now(slot)
         if not judge(slot.entry, _LIFE, now, max_age=max_age).usable:
@@ -56,7 +63,7 @@ class RetrievalCache:
         references = decode(slot.entry.body, most=search.top_k)
         if references is None:
             return None
-        return Results(search, references, "hit", slot.entry, now, slot=slot)
+        return Results(search, references, "hit", slot.entry, now, slot=slot, similarity=similarity)
 
     async def join(self, search: Search, run: Run) -> Results:
         """What one search finds for all who want it now."""

@@ -1,5 +1,6 @@
 """Pieces of documents: as a search gives them, and as results name them without their text."""
 
+import json
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Annotated
@@ -53,6 +54,16 @@ def decode(body: bytes, *, most: int) -> tuple[Reference, ...] | None:
     if len(references) > most or not all(isfinite(reference.score) for reference in references):
         return None
     return references
+
+
+def said(body: bytes) -> str | None:
+    """What results say, as a JSON text: equal for the same pieces in whichever order. None where they are broken, or
+    say nothing."""
+    try:
+        references = _decoder.decode(body)
+    except ValueError:
+        return None
+    return json.dumps(sorted({r.digest.hex() for r in references})) if references else None
 
 
 def text_of(body: bytes, reference: Reference) -> str | None:

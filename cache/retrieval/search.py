@@ -44,8 +44,17 @@ class Search:
     @property
     def key(self) -> bytes:
         """Digest of all that decides what is found."""
-        words = (self.retriever, self.revision, self.generation, str(self.top_k), self.query)
-        return digest("refrain.search.1", [self.scope, *(word.encode() for word in words)])
+        return digest("refrain.search.1", [*self._around, self.query.encode()])
+
+    @property
+    def context(self) -> bytes:
+        """Digest of all that must be equal before the results of another query may be used for this one."""
+        return digest("refrain.search.context.1", self._around)
+
+    @property
+    def _around(self) -> list[bytes]:
+        words = (self.retriever, self.revision, self.generation, str(self.top_k))
+        return [self.scope, *(word.encode() for word in words)]
 
     def text_key(self, reference: Reference) -> bytes:
         """The key of a text. It holds no permissions: only who has the reference knows it, or is answered under it."""
@@ -63,7 +72,8 @@ def _scope(tenant: str, permissions: frozenset[str] | None) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Results:
     """What was found, the best first; `texts` in the same order, where they are at hand. `entry` is what is kept of it,
-    or would be, and `slot` where it is kept in memory; `now` is the time by which the entry aged when it was found."""
+    or would be, and `slot` where it is kept in memory; `now` is the time by which the entry aged when it was found.
+    `similarity` (cosine) is that of the query it was found for, where that was another one of the same meaning."""
 
     search: Search
     references: tuple[Reference, ...]
@@ -72,6 +82,7 @@ class Results:
     now: float
     texts: tuple[str, ...] | None = field(default=None, repr=False)
     slot: Slot | None = field(default=None, repr=False)
+    similarity: float | None = None
 
     @property
     def documents(self) -> tuple[str, ...]:

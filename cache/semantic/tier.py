@@ -82,11 +82,18 @@ class SemanticTier:
         self.similar = self._vectors.similar
 
     async def find(
-        self, query: Query, usable: Usable, *, threshold: float | None = None, strict: bool = False
+        self,
+        query: Query,
+        usable: Usable,
+        *,
+        threshold: float | None = None,
+        strict: bool = False,
+        counts: Counter[str] | None = None,
     ) -> Finding:
-        """Look for an answer that serves this query. `usable` says whether an entry may be served now."""
+        """Look for an answer that serves this query. `usable` says whether an entry may be served now. `counts` is for
+        look-ups that are not to be counted among the tier's own."""
         finding = await self._find(query, usable, DEFAULT_THRESHOLD if threshold is None else threshold, strict)
-        self.counts[finding.reason] += 1
+        (self.counts if counts is None else counts)[finding.reason] += 1
         return finding
 
     def searches(self, query: Query) -> bool:

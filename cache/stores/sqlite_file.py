@@ -183,6 +183,7 @@ def connect(path: Path) -> sqlite3.Connection:
             raise OtherSchema(f"schema version {version}, not {SCHEMA_VERSION}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA secure_delete = ON")  # what was removed is not to be read in the file
         connection.execute(f"PRAGMA journal_size_limit = {16 * 1024 * 1024}")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("CREATE TEMP TABLE wanted (kind TEXT, label TEXT, PRIMARY KEY (kind, label)) WITHOUT ROWID")

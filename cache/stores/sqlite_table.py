@@ -149,6 +149,11 @@ def trim(connection: sqlite3.Connection) -> bool:
     return spare > PAGES_PER_TURN
 
 
+def overwrite_log(connection: sqlite3.Connection) -> None:
+    """Empty the log, which still holds what was purged. Left for later where somebody is reading it for long."""
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
 def value_of(connection: sqlite3.Connection, key: bytes, max_length: int) -> tuple[object, object] | None:
     """The stored value and when its life ends; None when there is none. A value that is longer than `max_length` is
     given as an empty one, without reading it."""

@@ -135,7 +135,7 @@ class Writer:
 
     def _write(self, ops: Sequence[Op]) -> None:
         """One transaction, and word to those who wait for it."""
-        purged: dict[Op, int] = {}
+        purged: dict[Purge, int] = {}
         failure: Exception | None = None
         try:
             purged = self._transact(ops)
@@ -147,17 +147,17 @@ class Writer:
             # False when the caller has gone in the meantime.
             if isinstance(op, Purge | Flush) and op.done.set_running_or_notify_cancel():
                 if failure is None:
-                    op.done.set_result(purged.get(op, 0))
+                    op.done.set_result(purged.get(op, 0) if isinstance(op, Purge) else 0)
                 else:
                     op.done.set_exception(StoreUnavailable(f"could not write: {failure}"))
 
-    def _transact(self, ops: Sequence[Op]) -> dict[Op, int]:
+    def _transact(self, ops: Sequence[Op]) -> dict[Purge, int]:
         """Apply `ops` in their order, all or none; what the purges among them found."""
         connection = self._connected()
         values = {op: self._value(op.entry) for op in ops if isinstance(op, Put) and op.entry is not None}
         rows = {op: self._row(op.question) for op in ops if isinstance(op, Note) and op.question is not None}
         awaited = any(isinstance(op, Purge | Flush) for op in ops)
-        purged: dict[Op, int] = {}
+        purged: dict[Purge, int] = {}
         connection.execute(f"PRAGMA synchronous = {'FULL' if awaited else 'NORMAL'}")
         with connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -176,8 +176,8 @@ class Writer:
                             questions.note(connection, row)
                     case Touch(key):
                         table.touch(connection, key, self._tick())
-                    case Purge(match, soft, dry_run):
-                        purged[op] = table.purge(connection, match, self._now(), soft=soft, dry_run=dry_run)
+                    case Purge(match, soft, dry_run) as purge:
+                        purged[purge] = table.purge(connection, match, self._now(), soft=soft, dry_run=dry_run)
                     case Flush():
                         table.stir(connection)
             more_expired = table.expire(connection, self._now())
@@ -186,6 +186,8 @@ class Writer:
         self._more_to_clean = more_expired
         with suppress(sqlite3.Error):  # what matters is written; space can be given back another time
             self._more_to_clean |= table.trim(connection)
+            if any(purged[op] for op in purged if not (op.soft or op.dry_run)):
+                table.overwrite_log(connection)
         return purged
 
     def _connected(self) -> sqlite3.Connection:

@@ -23,8 +23,6 @@ from gateway.strict_json import parse_object
 if TYPE_CHECKING:
     from gateway.app import Gateway
 
-MAX_BODY = 100_000
-"""Bytes of a message. A body that long is read from anybody (gateway.front), and signed in a tenth of a millisecond."""
 MAX_DOCUMENTS = 1000
 REMEMBERED = 10_000
 """Messages of which it is known what came of them; beyond that the oldest are forgotten, and would be done again."""
@@ -64,8 +62,6 @@ class Deliveries:
 async def webhook(gateway: "Gateway", request: Request) -> Response:
     """Gives how much was stored of these documents."""
     raw = request.scope[INCOMING].body
-    if len(raw) > MAX_BODY:
-        raise ApiError(413, f"A webhook has at most {MAX_BODY} bytes: send several.", code="request_too_large")
     name = request.path_params["retriever"]
     managed = gateway.snapshot().retrievers.get(name)
     secret = managed.config.webhook_secret if managed is not None else None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from gateway.config.fields import is_loopback
 from gateway.config.problems import Found
-from gateway.retrieval.signature import secret_key
+from gateway.retrieval.signature import secret_key, sign
 
 if TYPE_CHECKING:
     from gateway.config.models import Config
@@ -60,12 +60,21 @@ def _routes(config: "Config") -> Iterator[Found]:
 
 
 def _retrievers(config: "Config") -> Iterator[Found]:
+    first: dict[bytes, str] = {}
     for name, retriever in config.retrievers.items():
-        if retriever.webhook_secret is not None:
-            try:
-                secret_key(retriever.webhook_secret.get_secret_value())
-            except ValueError:
-                yield ("retrievers", name, "webhook_secret"), "begins with whsec_, but what follows is no Base64"
+        if retriever.webhook_secret is None:
+            continue
+        here = ("retrievers", name, retriever.kind, "webhook_secret")
+        try:
+            key = secret_key(retriever.webhook_secret.get_secret_value())
+        except ValueError:
+            yield here, "begins with whsec_, but what follows is no Base64"
+            continue
+        # By what it signs, since a secret can be written in several ways. A message does not say whom it is for.
+        other = first.setdefault(sign(key, b"", b"", b""), name)
+        if other != name:
+            text = f"is the same secret as retrievers.{other}.webhook_secret, so each would take the other's messages"
+            yield here, f"{text}; give each retriever a secret of its own"
 
 
 def _endpoints(config: "Config") -> Iterator[Found]:

@@ -92,10 +92,13 @@ def _template(value: str) -> str:
 
 
 class Retrieval(Section):
+    """`semantic`: what was found for another query that means the same is used for this one, too."""
+
     retriever: str
     top_k: Annotated[Count, Field(le=1_000)] = 4
     template: Annotated[str, Field(max_length=20_000), AfterValidator(_template)] | None = None
     min_score: Number | None = None
+    semantic: bool = False
 
 
 def _time_zone(value: str) -> str:

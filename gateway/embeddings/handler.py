@@ -19,8 +19,8 @@ from gateway.embeddings.turns import in_turns
 from gateway.embeddings.vectors import whole
 from gateway.errors import ApiError
 from gateway.heads import JSON
-from gateway.pipeline import large_body
 from gateway.reception import Arrival
+from gateway.strict_json import large_body
 from gateway.visit import Visit
 
 

@@ -18,6 +18,7 @@ from backends.retrievers import Retriever, RetrieverError
 from cache.exact import ExactCache
 from cache.match import Match
 from cache.stores.base import StoreUnavailable
+from gateway.config.retrievers import FolderRetriever
 from gateway.errors import ApiError
 from gateway.logs import where
 from gateway.retrieval.labels import label
@@ -87,15 +88,16 @@ class Changes:
         self._work: asyncio.Task[None] | None = None
 
     async def tell(self, managed: Managed, changes: Sequence[Change]) -> None:
-        """Have the retriever take note. Whoever calls this removes what is stored of these documents afterwards, so it
-        is not done on the retriever's word as well. Raises ApiError 503: those after the one that failed are not told
-        then."""
+        """Have the retriever take note, and write down what it will have to know after a restart. Whoever calls this
+        removes what is stored of these documents afterwards, so it is not done on the retriever's word as well. Raises
+        ApiError 503: those after the one that failed are not told then."""
         documents = [change.document for change in changes]
         told = Counter((managed.name, document) for document in documents)
         self._told += told
         try:
             try:
                 await _tell(managed.retriever, changes)
+                await self._record(managed, changes)
             finally:
                 self._told -= told
         except ApiError:
@@ -106,8 +108,8 @@ class Changes:
 
     async def announce(self, managed: Managed, changes: Sequence[Change]) -> int:
         """Tell the retriever, and remove what is stored of these documents, for all tenants; gives how much that was.
-        Raises ApiError where the retriever could not do it (what is stored is gone all the same: that is never wrong)
-        and StoreUnavailable."""
+        Raises ApiError where the retriever could not do it, or it could not be written down (what is stored is gone all
+        the same: that is never wrong) and StoreUnavailable."""
         failed = None
         try:
             await self.tell(managed, changes)
@@ -146,6 +148,20 @@ class Changes:
                 await self._forget(retriever, documents)
             except Exception as error:
                 log.error("unexpected error", retriever=retriever, kind=type(error).__name__, where=where(error))
+
+    async def _record(self, managed: Managed, changes: Sequence[Change]) -> None:
+        """Services may still find what was erased, so the gateway remembers it; a folder does so itself. Nothing waits
+        between the retriever's word and the call that writes, so notices of one document are written in the order in
+        which they came."""
+        said = [(change.document, change.deleted) for change in changes if change.deleted or change.version is not None]
+        if isinstance(managed.config, FolderRetriever) or not said:
+            return
+        try:
+            await self._state().note_erased(managed.name, said, at=self._clock())
+        except StateError as error:
+            log.error("a notice of documents could not be written", retriever=managed.name, reason=str(error))
+            text = "The change is in force, but it could not be written: a restart may forget it. Try again."
+            raise ApiError(503, text, code="not_recorded", headers={"retry-after": "5"}) from None
 
     async def _forget(self, retriever: str, documents: list[str]) -> None:
         who = author(self._retrievers().get(retriever), f"retriever:{retriever}", "gateway")

@@ -5,6 +5,7 @@ Whatever goes wrong with a retriever becomes an ApiError here. A cache that fail
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import perf_counter
@@ -13,7 +14,9 @@ import structlog
 
 from backends.retrievers import RetrieverError
 from cache.retrieval import Results, RetrievalCache, Run, Search
+from cache.semantic.tier import Finding
 from gateway.asgi import Receive
+from gateway.config.endpoints import SemanticPolicy
 from gateway.decisions import Tier
 from gateway.deliver import attended
 from gateway.directives import NONE, Directives
@@ -22,6 +25,7 @@ from gateway.logs import where
 from gateway.principal import OPEN, Principal
 from gateway.retrieval.labels import labels
 from gateway.retrieval.managed import Managed
+from gateway.retrieval.matching import Matching
 from gateway.retrieval.running import run_search
 from gateway.visit import Visit
 
@@ -41,7 +45,7 @@ class RetrieverFailed(ApiError):
         headers = {}
         if error.reason in RETRY_AFTER:
             headers["retry-after"] = RETRY_AFTER[error.reason]
-        elif error.reason == "bad_results":
+        elif error.reason in ("bad_results", "failed"):
             headers["x-should-retry"] = "false"  # it will say the same again
         super().__init__(status, str(error), code=code, headers=headers)
         self.reason = error.reason
@@ -57,48 +61,42 @@ _FAILURES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How is to be searched. With `receive` no search goes on for a client that has left alone; by the policy `alike`
+    what was found for another query that means the same will do."""
+
+    top_k: int
+    directives: Directives = NONE
+    receive: Receive | None = None
+    alike: SemanticPolicy | None = None
+
+
 class Finder:
     """One per application."""
 
-    def __init__(self, cache: RetrievalCache) -> None:
+    def __init__(self, cache: RetrievalCache, matching: Matching) -> None:
         self._cache = cache
+        self._matching = matching
 
     def mark(self) -> int:
         """A point in the order of purges: as ExactCache.mark."""
         return self._cache.mark()
 
-    async def find(
-        self,
-        visit: Visit,
-        name: str,
-        query: str,
-        *,
-        top_k: int,
-        directives: Directives = NONE,
-        receive: Receive | None = None,
-    ) -> Results:
-        """What the retriever of this name has for the visit's principal. With `receive` no search goes on for a client
-        that has left alone. Raises ApiError: RetrieverFailed; 404 where there is no such retriever for this principal;
-        504 where the request asks for what is cached only. Raises Disconnected."""
-        (results,) = await self.find_all(visit, name, (query,), top_k=top_k, directives=directives, receive=receive)
+    async def find(self, visit: Visit, name: str, query: str, terms: Terms) -> Results:
+        """What the retriever of this name has for the visit's principal. Raises ApiError: RetrieverFailed; 404 where
+        there is no such retriever for this principal; 504 where the request asks for what is cached only. Raises
+        Disconnected."""
+        (results,) = await self.find_all(visit, name, (query,), terms)
         return results
 
-    async def find_all(
-        self,
-        visit: Visit,
-        name: str,
-        queries: Sequence[str],
-        *,
-        top_k: int,
-        directives: Directives = NONE,
-        receive: Receive | None = None,
-    ) -> list[Results]:
+    async def find_all(self, visit: Visit, name: str, queries: Sequence[str], terms: Terms) -> list[Results]:
         """The same for several queries, which are one look-up in the books: a hit if all of them are."""
         managed, principal = managed_for(visit, name)
         begun = perf_counter()
-        searches = [_search(managed, principal, query, top_k, directives) for query in queries]
+        searches = [_search(managed, principal, query, terms.top_k, terms.directives) for query in queries]
         try:
-            found = await self._find(managed, searches, directives, receive)
+            found = await self._find(visit, managed, searches, terms)
         except RetrieverError as error:
             managed.counts["failed"] += 1
             visit.phase(TIER, begun)
@@ -109,7 +107,7 @@ class Finder:
             visit.tier(TIER, "miss")
             raise
         managed.counts.update(results.outcome for results in found)
-        _book(visit, begun, found, directives)
+        _book(visit, begun, found, terms.directives)
         return found
 
     async def texts(self, visit: Visit, results: Results) -> Results:
@@ -119,7 +117,7 @@ class Finder:
             return results
         managed, _ = managed_for(visit, results.search.retriever)
         search, begun = results.search, perf_counter()
-        run = partial(run_search, managed, search)
+        run = partial(run_search, managed, search, visit)
         try:
             full = await self._guarded(self._cache.with_texts(results, run), search, run)
         except RetrieverError as error:
@@ -133,21 +131,32 @@ class Finder:
                 _add(visit, "search", full.entry.cost.ms)
         return full
 
-    async def _find(
-        self, managed: Managed, searches: Sequence[Search], directives: Directives, receive: Receive | None
-    ) -> list[Results]:
+    async def _find(self, visit: Visit, managed: Managed, searches: Sequence[Search], terms: Terms) -> list[Results]:
         """Raises RetrieverError, ApiError 504, and Disconnected."""
-        skipped = _skipped(directives)
-        kept = [None if skipped else await self._recall(search, directives.max_age) for search in searches]
-        absent = [search for search, results in zip(searches, kept, strict=True) if results is None]
+        skipped = _skipped(terms.directives)
+        kept = [_NOTHING if skipped else await self._kept(visit, managed, search, terms) for search in searches]
+        absent = [(search, hint) for search, (results, hint) in zip(searches, kept, strict=True) if results is None]
         if not absent:
-            return [results for results in kept if results is not None]
-        if directives.only_if_cached:
+            return [results for results, _ in kept if results is not None]
+        if terms.directives.only_if_cached:
             message = "No results are cached for this search, and it asked for cached ones only."
             raise ApiError(504, message, code="not_cached", headers={"x-should-retry": "false"})
-        work = _all([self._make(managed, search, skipped) for search in absent])
-        made = iter(await work if receive is None else await attended(receive, work))
-        return [next(made) if results is None else results for results in kept]
+        work = _all([self._make(visit, managed, search, skipped, hint) for search, hint in absent])
+        made = iter(await work if terms.receive is None else await attended(terms.receive, work))
+        return [next(made) if results is None else results for results, _ in kept]
+
+    async def _kept(
+        self, visit: Visit, managed: Managed, search: Search, terms: Terms
+    ) -> tuple[Results | None, Finding | None]:
+        """What is kept of this search or of one that means the same, and where that is nothing what to learn from."""
+        max_age = terms.directives.max_age
+        results = await self._recall(search, max_age)
+        if terms.alike is None:
+            return results, None
+        if results is not None:
+            self._matching.recalled(results, terms.alike)
+            return results, None
+        return await self._matching.find(visit, search, terms.alike, managed.matches, max_age=max_age)
 
     async def _recall(self, search: Search, max_age: float | None) -> Results | None:
         try:
@@ -156,10 +165,14 @@ class Finder:
             log.error("the retrieval cache failed", kind=type(error).__name__, where=where(error))
             return None
 
-    async def _make(self, managed: Managed, search: Search, skipped: str | None) -> Results:
-        run = partial(run_search, managed, search)
+    async def _make(
+        self, visit: Visit, managed: Managed, search: Search, skipped: str | None, hint: Finding | None
+    ) -> Results:
+        run = partial(run_search, managed, search, visit)
         if skipped is None:
-            return await self._guarded(self._cache.join(search, run), search, run)
+            results = await self._guarded(self._cache.join(search, run), search, run)
+            self._matching.learn(hint, results)
+            return results
         return await self._guarded(self._cache.renew(search, run, keep=skipped == "no_cache"), search, run)
 
     async def _guarded(self, finding: Awaitable[Results], search: Search, run: Run) -> Results:
@@ -171,6 +184,9 @@ class Finder:
         except Exception as error:
             log.error("the retrieval cache failed", kind=type(error).__name__, where=where(error))
             return await self._cache.renew(search, run, keep=False)
+
+
+_NOTHING = (None, None)
 
 
 def managed_for(visit: Visit, name: str) -> tuple[Managed, Principal]:
@@ -237,7 +253,9 @@ def _book(visit: Visit, begun: float, found: Sequence[Results], directives: Dire
     elif any(results.outcome == "joined" for results in found):
         visit.tier(TIER, "miss", "joined")
     else:
-        visit.tier(TIER, "hit", ttl=min(results.ttl for results in found))
+        near = found[0].similarity
+        source = None if near is None else found[0].entry.key
+        visit.tier(TIER, "hit", ttl=min(results.ttl for results in found), similarity=near, source=source)
 
 
 def _miss(visit: Visit, why: str) -> None:

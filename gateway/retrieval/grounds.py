@@ -5,6 +5,7 @@ digests: whoever is given the same pieces may share an answer, and nobody else c
 where an answer is made.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -13,9 +14,9 @@ from backends.retrievers import Retriever
 from cache.retrieval import Reference
 from gateway.asgi import Receive
 from gateway.ask import Ask
-from gateway.config.endpoints import Retrieval
+from gateway.config.endpoints import Retrieval, SemanticPolicy
 from gateway.errors import ApiError
-from gateway.retrieval.finder import Finder, RetrieverFailed
+from gateway.retrieval.finder import Finder, RetrieverFailed, Terms
 from gateway.retrieval.labels import labels, shown, versioned
 from gateway.retrieval.template import (
     UNREACHABLE,
@@ -26,6 +27,7 @@ from gateway.retrieval.template import (
     template_of,
     with_documents,
 )
+from gateway.strict_json import large_body
 from gateway.visit import Visit
 
 NO_DOCUMENTS = "unavailable"
@@ -34,6 +36,18 @@ RETRIEVER_DOWN = "retriever_down"
 
 Texts = Callable[[], Awaitable[Mapping[bytes, str]]]
 """The texts of pieces, by their digests. Raises ApiError."""
+
+
+class DocumentsUnreachable(ApiError):
+    """The texts of what was found are gone, and nobody can be asked for them, as `failure` says: whoever gets this is
+    to be answered without documents. `reason` is the retriever's word for it."""
+
+    def __init__(self, failure: "RetrieverFailed | DocumentsUnreachable") -> None:
+        super().__init__(failure.status, failure.message, code=failure.code, headers=failure.headers)
+        self.reason: str = failure.reason
+
+    def fresh(self) -> "DocumentsUnreachable":
+        return DocumentsUnreachable(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +107,27 @@ class Grounding:
         self._finder = finder
 
     async def __call__(self, visit: Visit, ask: Ask, retrieval: Retrieval, receive: Receive | None = None) -> Ask:
-        """The request with what its answer rests on, and with the key that follows from that. With `receive` no search
-        goes on for a client that has left. Raises ApiError and Disconnected."""
+        """The request with what its answer rests on, and with the key that follows from that; as it is where it asks
+        nothing. With `receive` no search goes on for a client that has left. Raises ApiError and Disconnected."""
         question = question_of(ask.api, ask.body)
         if not question:
             visit.tier("retrieval", "skipped", "no_question")
             return ask
         name, mark = retrieval.retriever, self._finder.mark()
+        lenient = visit.snapshot.retrievers[name].config.on_error == "answer_without"
         try:
-            results = await self._finder.find(
-                visit, name, question, top_k=retrieval.top_k, directives=ask.directives, receive=receive
-            )
+            terms = Terms(retrieval.top_k, ask.directives, receive, _alike(ask, retrieval))
+            results = await self._finder.find(visit, name, question, terms)
         except RetrieverFailed:
-            if visit.snapshot.retrievers[name].config.on_error == "fail":
-                raise
-            return replace(ask, grounds=Grounds(retrieval), bypass=ask.bypass or RETRIEVER_DOWN)
+            if lenient:
+                return without_documents(ask, retrieval)
+            raise
 
         async def texts() -> Mapping[bytes, str]:
-            full = await self._finder.texts(visit, results)
+            try:
+                full = await self._finder.texts(visit, results)
+            except RetrieverFailed as error:
+                raise (DocumentsUnreachable(error) if lenient else error) from None
             return {r.digest: text for r, text in zip(full.references, full.texts or (), strict=True)}
 
         references = chosen_of(results.references, retrieval.min_score)
@@ -124,7 +141,19 @@ class Grounding:
             results.expires,
             mark,
         )
-        return replace(ask, grounds=grounds).rekeyed()
+        return await asyncio.to_thread(ask.resting_on, grounds) if large_body(ask.raw) else ask.resting_on(grounds)
+
+
+def without_documents(ask: Ask, retrieval: Retrieval) -> Ask:
+    """The request for an answer of its own that says that the documents cannot be reached."""
+    return replace(ask.resting_on(None), grounds=Grounds(retrieval), bypass=ask.bypass or RETRIEVER_DOWN)
+
+
+def _alike(ask: Ask, retrieval: Retrieval) -> SemanticPolicy | None:
+    """By which policy what was found for other questions may be used, if it may."""
+    if not retrieval.semantic or "semantic" not in ask.directives.tiers:
+        return None
+    return ask.endpoint.config.cache.semantic or SemanticPolicy()
 
 
 def chosen_of(references: Sequence[Reference], min_score: float | None) -> tuple[Reference, ...]:

@@ -7,11 +7,15 @@ The id is percent-encoded but for what is plain in a path, so that a name is pri
 `@`, whatever a document is called.
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2b
 from urllib.parse import quote, unquote
 
 VERSION_SHOWN = 16
-"""Characters of a version that a label shows."""
+"""Characters of a digest that a label shows."""
+LONGEST_VERSION = 32
+"""Characters of another version that a label shows; a digest stands for a longer one."""
 MOST_SHOWN = 4_000
 """Characters of a header: clients and proxies refuse heads of 8 to 16 KiB."""
 
@@ -21,7 +25,20 @@ def label(retriever: str, document: str) -> str:
 
 
 def versioned(retriever: str, document: str, version: str) -> str:
-    return f"{label(retriever, document)}@{quote(version, safe='')[:VERSION_SHOWN]}"
+    return f"{label(retriever, document)}@{_shown(version)}"
+
+
+def _shown(version: str) -> str:
+    if _DIGEST.fullmatch(version):
+        return version[:VERSION_SHOWN]
+    quoted = quote(version, safe="")
+    # Not cut: times and URNs often begin alike.
+    if len(quoted) > LONGEST_VERSION:
+        return blake2b(version.encode(), digest_size=VERSION_SHOWN // 2).hexdigest()
+    return quoted
+
+
+_DIGEST = re.compile(r"[0-9a-f]{32,}")
 
 
 def labels(retriever: str, documents: Iterable[tuple[str, str]]) -> tuple[str, ...]:

@@ -2,23 +2,39 @@
 
 import asyncio
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from backends.retrievers import Found, Retriever, RetrieverState
 from cache.semantic.embedder_base import Embedder
 from gateway.config import Retriever as RetrieverConfig
 
+if TYPE_CHECKING:
+    from gateway.visit import Visit
+
+PaidBy = Callable[["Visit"], AbstractContextManager[object]]
+"""What a search takes inside is charged to this visit."""
+
 
 class Managed:
     """A retriever that knows how many searches are on it, and how many it was spared. `embedder` is what it finds by,
-    where that is ours."""
+    where that is ours, and `paid_by` says who pays for it."""
 
-    def __init__(self, config: RetrieverConfig, retriever: Retriever, embedder: Embedder | None) -> None:
+    def __init__(
+        self,
+        config: RetrieverConfig,
+        retriever: Retriever,
+        embedder: Embedder | None,
+        paid_by: PaidBy = nullcontext,
+    ) -> None:
         self.name = retriever.name
         self.config = config
         self.retriever = retriever
+        self.paid_by = paid_by
         self._embedder = embedder
         self.counts: Counter[str] = Counter()  # look-ups since the start, by what came of them
+        self.matches: Counter[str] = Counter()  # of those, the ones for what others had found; of hits it is empty
         self._searches = 0
         self._idle = asyncio.Event()
         self._idle.set()

@@ -2,7 +2,7 @@
 only when the last search on them has ended."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -11,13 +11,14 @@ from urllib.parse import quote
 import numpy as np
 
 from backends.retrievers import EmbedsError
+from backends.retrievers.noticed import Gone
 from cache.semantic.embedder_base import Embedder, EmbedderError
 from cache.stores import SQLITE
 from gateway.config import Config
 from gateway.config.retrievers import FolderRetriever as FolderConfig
 from gateway.config.retrievers import OpenAIRetriever as OpenAIConfig
 from gateway.embedders import MakeEmbedder
-from gateway.retrieval.managed import Managed
+from gateway.retrieval.managed import Managed, PaidBy
 
 RETIRE_AFTER = 1.0
 """Seconds after which a retriever that a reload has replaced is closed, or later: when its last search has ended."""
@@ -32,11 +33,20 @@ Changed = Callable[[str, Sequence[str]], None]
 class Retrievers:
     """All of one gateway."""
 
-    def __init__(self, embedders: MakeEmbedder, changed: Changed) -> None:
+    def __init__(self, embedders: MakeEmbedder, changed: Changed, paid_by: PaidBy) -> None:
         self._embedders = embedders
         self._changed = changed
+        self._paid_by = paid_by
         self._running: dict[str, tuple[object, Managed]] = {}
         self._retired: dict[Managed, asyncio.Task[None]] = {}
+        # By the retriever's name alone, and kept while the configuration has none of that name: whatever else about it
+        # changes, what was erased must not come back.
+        self._gone: dict[str, Gone] = {}
+
+    def recall(self, erased: Iterable[tuple[str, str]]) -> None:
+        """What an earlier process was told: (retriever, document), the oldest notice first. Before `apply`."""
+        for name, document in erased:
+            self._gone.setdefault(name, {})[document] = None
 
     async def apply(self, config: Config) -> Mapping[str, Managed]:
         """Start what is new or changed, retire what is gone; gives the retrievers by name."""
@@ -98,12 +108,13 @@ class Retrievers:
             folder = FolderRetriever(
                 name, settings.path, settings.acl, SharedModel(embedder), database, changed=changed
             )
-            return Managed(settings, folder, embedder)
+            return Managed(settings, folder, embedder, self._paid_by)
+        gone = self._gone.setdefault(name, {})
         if isinstance(settings, OpenAIConfig):
             from backends.retrievers.openai import OpenAIRetriever
 
             key = settings.api_key.get_secret_value() if settings.api_key is not None else None
-            store = OpenAIRetriever(name, base_url=settings.base_url, api_key=key, store=settings.store)
+            store = OpenAIRetriever(name, base_url=settings.base_url, api_key=key, store=settings.store, gone=gone)
             return Managed(settings, store, None)
         from backends.retrievers.service import ServiceRetriever
 
@@ -119,6 +130,7 @@ class Retrievers:
             score=settings.score,
             version=settings.version,
             permissions=settings.permissions,
+            gone=gone,
         )
         return Managed(settings, service, None)
 

@@ -9,6 +9,7 @@ from backends.retrievers import Found, RetrieverError
 from cache.retrieval import Passage, Search
 from gateway.logs import where
 from gateway.retrieval.managed import Managed
+from gateway.visit import Visit
 
 DEADLINE = 10.0
 """Seconds for one search: whoever waits for an answer made from documents has that before the first token, and a
@@ -19,13 +20,16 @@ GRACE = 1.0
 log = structlog.get_logger("refrain")
 
 
-async def run_search(managed: Managed, search: Search) -> list[Passage]:
-    """Raises RetrieverError, whatever happens."""
+async def run_search(managed: Managed, search: Search, visit: Visit) -> list[Passage]:
+    """The visit is the one that pays for it, whoever else waits, and also when it has ended before. Raises
+    RetrieverError, whatever happens."""
     try:
-        async with asyncio.timeout(DEADLINE + GRACE):
-            found = await managed.search(
-                search.query, top_k=search.top_k, permissions=search.permissions, deadline=DEADLINE
-            )
+        # Here, and not where it is waited for: the search goes on when the one who has begun it leaves others waiting.
+        with managed.paid_by(visit):
+            async with asyncio.timeout(DEADLINE + GRACE):
+                found = await managed.search(
+                    search.query, top_k=search.top_k, permissions=search.permissions, deadline=DEADLINE
+                )
         return [_passage(piece) for piece in found[: search.top_k]]
     except RetrieverError:
         raise

@@ -19,11 +19,10 @@ from gateway.decisions import Decision, Outcome
 from gateway.directives import read_directives
 from gateway.errors import bad_request, shorten
 from gateway.heads import JSON
-from gateway.pipeline import large_body
 from gateway.reception import Arrival
-from gateway.retrieval.finder import TIER, Finder, managed_for
+from gateway.retrieval.finder import TIER, Finder, Terms, managed_for
 from gateway.retrieval.labels import labels, shown
-from gateway.strict_json import parse_object
+from gateway.strict_json import large_body, parse_object
 from gateway.visit import Visit
 
 MAX_QUERIES = 10
@@ -122,9 +121,8 @@ class Searches:
         directives = read_directives(arrival.headers, body.get("cache"))
         visit.phase("parse", at)
         try:
-            found = await self.finder.find_all(
-                visit, managed.name, wanted.queries, top_k=wanted.most, directives=directives, receive=arrival.receive
-            )
+            terms = Terms(wanted.most, directives, arrival.receive)
+            found = await self.finder.find_all(visit, managed.name, wanted.queries, terms)
             keys = [results.entry.key for results in found]
             d.key = keys[0] if len(keys) == 1 else digest("refrain.searches.1", keys)
             page, d.documents = await self._page(visit, managed.name, wanted, found)

@@ -56,6 +56,11 @@ def found_there(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
+def bytes_of(path: Path) -> bytes:
+    """All that lies on the disk."""
+    return b"".join(file.read_bytes() for file in sorted(path.parent.glob("cache.db*")))
+
+
 def size_of(path: Path) -> int:
     return path.stat().st_size
 
@@ -417,3 +422,17 @@ async def test_a_get_does_not_wait_for_listings(open_store: Open) -> None:
         assert await store.get(key_of(f"{n}")) is not None
     assert not listings[-1].done()
     assert [len(found) for found in await asyncio.gather(*listings)] == [1000] * 3
+
+
+async def test_what_was_purged_is_not_to_be_read_in_the_file(open_store: Open, path: Path) -> None:
+    """Neither in its freed pages nor in its log. Also what does not fit into one page."""
+    store = await open_store()
+    secrets = [b"short secret", b"long secret " * 5_000]
+    for name, body in zip("ab", secrets, strict=True):
+        await store.put(make_entry(name, body=body, tags=("secret",)))
+    await store.put(make_entry("c", body=b"no secret"))
+    await store.flush()
+    assert all(body[:12] in bytes_of(path) for body in secrets)
+    assert await store.purge(Match(tags=frozenset({"secret"}))) == 2
+    assert not any(body[:12] in bytes_of(path) for body in secrets)
+    assert b"no secret" in bytes_of(path)

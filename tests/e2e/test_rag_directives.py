@@ -1,40 +1,9 @@
 """What a request to a RAG endpoint may ask of the caches, and what of it concerns the search."""
 
-import itertools
-from collections.abc import Iterator
-
-import pytest
-
-from tests.support.rag import (
-    EVERYBODY,
-    Rag,
-    mended,
-    rag,
-    shown,
-)
+from tests.support.rag import LABEL, Rag, fixtures, shown
 from tests.support.traffic import error_of, outcome, text_of
-from tests.support.upstream import Upstream
 
-LABEL = "handbook/holidays.md@1"
-
-_number = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def library(up: Upstream) -> Iterator[Rag]:
-    with rag(up) as found:
-        yield found
-
-
-@pytest.fixture
-def r(library: Rag) -> Iterator[Rag]:
-    with mended(library):
-        yield library
-
-
-@pytest.fixture
-def question() -> str:
-    return f"{EVERYBODY} number{next(_number)}"
+library, r, question = fixtures()
 
 
 # What a request may ask for

@@ -1,8 +1,6 @@
 """RAG endpoints whose retriever is down or slow: an error, or an answer without documents that says so."""
 
-import itertools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,41 +8,22 @@ import pytest
 from tests.support.gateway import BOB, running
 from tests.support.live import call, first_byte_held, gate, listening, settled
 from tests.support.rag import (
-    EVERYBODY,
     FALLEN,
+    LABEL,
     Gate,
     Rag,
     cache_status,
-    mended,
+    fixtures,
     prompt_of,
-    rag,
     rag_text,
     shown,
 )
 from tests.support.traffic import byte_identical, decision, error_of, outcome, text_of, until, upstream_calls
 from tests.support.upstream import Upstream, free_port
 
-LABEL = "handbook/holidays.md@1"
 FORMS = pytest.mark.parametrize("stream", [False, True], ids=["json", "sse"])
 
-_number = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def library(up: Upstream) -> Iterator[Rag]:
-    with rag(up) as found:
-        yield found
-
-
-@pytest.fixture
-def r(library: Rag) -> Iterator[Rag]:
-    with mended(library):
-        yield library
-
-
-@pytest.fixture
-def question() -> str:
-    return f"{EVERYBODY} number{next(_number)}"
+library, r, question = fixtures()
 
 
 # on_error: fail

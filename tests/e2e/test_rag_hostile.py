@@ -1,51 +1,21 @@
 """Search services that talk nonsense, and documents that mean harm: names, texts, questions."""
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.live import answer_of
-from tests.support.rag import (
-    EVERYBODY,
-    Lying,
-    Rag,
-    cited,
-    lied_to,
-    mended,
-    prompt_of,
-    rag,
-    shown,
-)
+from tests.support.rag import LABEL, Lying, Rag, cited, fixtures, lied_to, prompt_of, shown, unasked
 from tests.support.traffic import decision, error_of, outcome, text_of, upstream_calls
 from tests.support.upstream import Upstream, answer_with, chat_answer
 
-LABEL = "handbook/holidays.md@1"
-
-_number = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def library(up: Upstream) -> Iterator[Rag]:
-    with rag(up) as found:
-        yield found
-
-
-@pytest.fixture
-def r(library: Rag) -> Iterator[Rag]:
-    with mended(library):
-        yield library
+library, r, question = fixtures()
 
 
 @pytest.fixture(scope="module")
 def liar(up: Upstream) -> Iterator[tuple[Rag, Lying]]:
     with lied_to(up) as found:
         yield found
-
-
-@pytest.fixture
-def question() -> str:
-    return f"{EVERYBODY} number{next(_number)}"
 
 
 MALFORMED = {
@@ -192,7 +162,7 @@ def test_an_answer_that_repeats_a_hostile_text_changes_no_headers(r: Rag, questi
 @pytest.mark.parametrize("length", [5_000, 300_000])
 def test_a_very_long_question_is_answered_or_refused(r: Rag, length: int) -> None:
     """A search service may get no question of that size."""
-    question = f"{EVERYBODY} {next(_number)} " + "x " * (length // 2)
+    question = f"{unasked()} " + "x " * (length // 2)
     got = r.ask(question)
     if length > 200_000:
         error_of(got, 502)

@@ -26,7 +26,7 @@ from tests.support.rag import (
     rag_text,
     shown,
 )
-from tests.support.semantic import ASKED, REWORDED, by_wording, said
+from tests.support.semantic import ASKED, REWORDED, TWICE_REWORDED, by_wording, said
 from tests.support.traffic import byte_identical, error_of, outcome, text_of, until
 from tests.support.upstream import Reply, Seen, Upstream, chat_answer, reply_for
 
@@ -197,6 +197,7 @@ def meant(up: Upstream) -> Iterator[Rag]:
     with rag(up, embedders=lambda config: by_wording()) as library:
         library.shelf.put("reset.md", "To reset a password ask the help desk.")
         library.shelf.put("can.md", "A can of worms.", needs=["eng"])
+        library.shelf.put("could.md", "It could rain.", needs=["eng"])
         until(lambda: said_ready(library))
         yield library
 
@@ -234,6 +235,21 @@ def test_a_question_that_means_the_same_does_not_have_the_answer_of_other_pieces
     assert shown(first) == ["handbook/reset.md@1"]
     assert shown(second) == ["handbook/can.md@1", "handbook/reset.md@1"]
     assert text_of(first) != text_of(second)
+
+
+def test_what_was_found_for_other_words_may_be_used_where_that_is_wanted(meant: Rag, n: int) -> None:
+    """Here, too, Bob's other words would find one document more, and the answer would be another."""
+    first = meant.ask(messages=room(ASKED, n), key=BOB, path="/alike/v1")
+    with meant.costs(searches=0, calls=0):
+        second = meant.ask(messages=room(TWICE_REWORDED, n), key=BOB, path="/alike/v1")
+    assert (outcome(first), outcome(second)) == ("miss", "semantic")
+    assert shown(second) == shown(first) == ["handbook/reset.md@1"]
+    assert cache_status(second)[-1] == 'retrieval; hit; detail="similarity=1.00"'
+    with meant.costs(searches=1, calls=1):
+        third = meant.ask(
+            messages=room(TWICE_REWORDED, n), key=BOB, path="/alike/v1", headers={"x-refrain-tier": "exact, retrieval"}
+        )
+    assert shown(third) == ["handbook/could.md@1", "handbook/reset.md@1"]
 
 
 def test_a_changed_document_ends_what_means_the_same_too(meant: Rag, n: int) -> None:

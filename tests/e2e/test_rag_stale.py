@@ -1,55 +1,32 @@
 """RAG endpoints where something else is gone: the backend, the life of an answer, a text in the store."""
 
-import itertools
-from collections.abc import Iterator
-
-import pytest
-
 from tests.support.live import settled
 from tests.support.rag import (
     EVERYBODY,
     FALLEN,
     HR,
     IDS,
+    LABEL,
     Rag,
     cache_status,
     cited,
-    mended,
+    fixtures,
     prompt_of,
-    rag,
     shelf_of_three,
     shown,
+    unasked,
 )
 from tests.support.traffic import error_of, outcome, text_of
-from tests.support.upstream import Reply, Upstream
+from tests.support.upstream import Reply
 
-LABEL = "handbook/holidays.md@1"
-
-_number = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def library(up: Upstream) -> Iterator[Rag]:
-    with rag(up) as found:
-        yield found
-
-
-@pytest.fixture
-def r(library: Rag) -> Iterator[Rag]:
-    with mended(library):
-        yield library
-
-
-@pytest.fixture
-def question() -> str:
-    return f"{EVERYBODY} number{next(_number)}"
+library, r, question = fixtures()
 
 
 # The backend is down
 
 
 def test_a_stale_answer_stands_in_for_an_error_as_long_as_its_documents_are_the_same(r: Rag) -> None:
-    question = f"{HR} {next(_number)}"
+    question = unasked(HR)
     first = r.ask(question, path="/lasting/v1")
     r.gw.clock.offset = 61
     r.up.script = lambda seen, number: Reply([b"{}"], status=503)

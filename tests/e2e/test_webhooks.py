@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import count
@@ -12,10 +12,13 @@ import httpx
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from tests.support.documents import ANN, SECRET, Library, library, purged
-from tests.support.gateway import ADMIN, EVE
+from tests.support.documents import ANN, SECRET, Library, documents_text, library, purged, shelf_of_two
+from tests.support.gateway import ADMIN, EVE, running
+from tests.support.retrievers import serving
 from tests.support.traffic import error_of, outcome
 from tests.support.upstream import Upstream
+from tests.support.wire import Answer, chunked, talk
+from tests.support.wire import head as request_head
 
 pytestmark = pytest.mark.slow
 
@@ -208,10 +211,63 @@ def test_a_bad_body_names_the_field_and_changes_nothing(lib: Library) -> None:
     assert purged(send(lib, GONE, id="msg_corrected")) == 4
 
 
+def on_the_wire(lib: Library, raw: bytes, pieces: Iterable[bytes], *framing: str) -> Answer:
+    """What a message of these bytes is answered, sent in pieces, with these lines about their length."""
+    signed = [f"{name}: {value}" for name, value in head(raw).items()]
+    return talk(lib.gw.url, [request_head("/webhooks/handbook", *signed, *framing), *pieces])
+
+
 def test_a_huge_body_is_not_read(lib: Library) -> None:
     lib.fill()
     huge = json.dumps({"documents": [GONE], "more": "x" * 100_000}).encode()
-    assert lib.gw.client.post("/webhooks/handbook", content=huge, headers=head(huge)).status_code == 401
-    key = {"authorization": f"Bearer {ADMIN}"}
-    assert error_of(send(lib, huge, more=key), 413)["code"] == "request_too_large"
+    for more in ({}, {"authorization": f"Bearer {ADMIN}"}):
+        error = error_of(send(lib, huge, more=more), 413)
+        assert error["code"] == "request_too_large"
+        assert "100000 bytes (the most for a webhook" in error["message"]
+    # Nothing of it has to be there.
+    answer = on_the_wire(lib, huge, [], "Content-Length: 100001")
+    assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+    assert error_of(lib.gw.client.post("/webhooks", content=huge), 401), "no way around the key for other paths"
     assert untouched(lib)
+    assert lib.lines() == []
+
+
+def test_of_a_chunked_body_no_more_is_read_than_a_message_may_have(lib: Library) -> None:
+    """It has no end, so an answer shows that it is not waited for."""
+    lib.fill()
+    endless = (b"%x\r\n%s\r\n" % (10_000, b"x" * 10_000) for _ in range(11))
+    answer = on_the_wire(lib, b"{}", endless, "Transfer-Encoding: chunked")
+    assert (answer.status, answer.error["code"], answer.headers["connection"]) == (413, "request_too_large", "close")
+    assert untouched(lib)
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_chunked_body_is_as_good_as_another(lib: Library, size: int) -> None:
+    lib.fill()
+    raw = json.dumps({"documents": [GONE, *({"id": f"other{n}.md", "version": "1"} for n in range(30))]}).encode()
+    pieces = [raw[i : i + size] for i in range(0, len(raw), size)]
+    wrong = on_the_wire(lib, raw + b" ", chunked(pieces), "Transfer-Encoding: chunked")
+    assert (wrong.status, wrong.error["code"]) == (401, "invalid_signature")
+    assert untouched(lib)
+    right = on_the_wire(lib, raw, chunked(pieces), "Transfer-Encoding: chunked")
+    assert (right.status, right.body) == (200, b'{"purged":4}')
+
+
+def test_a_message_of_just_the_most_bytes(lib: Library) -> None:
+    lib.fill()
+    raw = json.dumps(GONE).encode().ljust(100_000)
+    assert error_of(send(lib, raw + b" "), 413)
+    assert untouched(lib)
+    assert purged(send(lib, raw)) == 4
+
+
+def test_the_bound_of_all_bodies_holds_for_messages_too(up: Upstream) -> None:
+    with serving(shelf_of_two()) as url:
+        text = documents_text(up.url, url).replace("\nauth:", "\nserver: {max_body: 20KiB}\nauth:", 1)
+        with running(text) as gw:
+            lib = Library(gw, shelf_of_two())
+            raw = json.dumps(GONE).encode()
+            assert purged(send(lib, raw.ljust(20 * 1024))) == 0
+            assert "server.max_body" in error_of(send(lib, raw.ljust(20 * 1024 + 1)), 413)["message"]
+            answer = on_the_wire(lib, raw, chunked([b" " * 10_000] * 3), "Transfer-Encoding: chunked")
+            assert answer.status == 413

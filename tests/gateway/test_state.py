@@ -1,5 +1,5 @@
-"""What is kept beside the answers: revocations, the audit log, counters, reports of wrong answers. On a file
-and in memory, across restarts."""
+"""What is kept beside the answers: revocations, the audit log, counters, reports of wrong answers, erased documents. On
+a file and in memory, across restarts."""
 
 import asyncio
 import sqlite3
@@ -356,13 +356,16 @@ async def test_of_too_many_reports_the_oldest_go(state: State, monkeypatch: pyte
     assert {asked for asked, _ in await state.wrong_pairs()} == {B}
 
 
-async def test_a_file_of_an_earlier_release_gets_its_table(open_state: Open, path: Path) -> None:
+async def test_a_file_of_an_earlier_release_gets_its_tables(open_state: Open, path: Path) -> None:
     state = await open_state()
     await state.revoke(A, at=1.0, by="ops")
     await state.aclose()
     with closing(sqlite3.connect(path)) as database:
         database.execute("DROP TABLE wrong_pairs")
+        database.execute("DROP TABLE erased")
     state = await open_state()
+    await state.note_erased("kb", [("a", True)], at=1.0)
+    assert await state.erased() == [("kb", "a")]
     assert await state.wrong_pairs() == []
     await state.report_wrong([(A, B)], at=1.0, by="ops")
     assert await state.wrong_pairs() == [(A, B)]
@@ -380,3 +383,47 @@ async def test_a_report_that_cannot_be_written_is_an_error(open_state: Open, pat
     for call in (lambda: state.report_wrong([(A, B)], at=1.0, by="ops"), state.wrong_pairs):
         with pytest.raises(StateError, match="closed"):
             await call()
+
+
+# Documents that were erased.
+
+
+async def test_what_was_erased_is_remembered_in_the_order_of_the_notices(state: State) -> None:
+    assert await state.erased() == []
+    odd = "Zoë ☃ \x00 '); DROP TABLE erased; --"
+    await state.note_erased("kb", [("a", True), (odd, True), ("b", True)], at=1.0)
+    await state.note_erased(odd, ((id, True) for id in ["a"]), at=2.0)
+    assert await state.erased() == [("kb", "a"), ("kb", odd), ("kb", "b"), (odd, "a")]
+    await state.note_erased("kb", [("a", True), ("b", False), ("new", False)], at=3.0)
+    assert await state.erased() == [("kb", odd), (odd, "a"), ("kb", "a")], "the second notice is the one that counts"
+    await state.note_erased("kb", [("c", True), ("c", False), (odd, False), (odd, True)], at=4.0)
+    assert await state.erased() == [(odd, "a"), ("kb", "a"), ("kb", odd)]
+
+
+async def test_erased_documents_survive_a_restart(open_state: Open) -> None:
+    first, other = await open_state(), await open_state()
+    await first.note_erased("kb", [("a", True), ("b", True)], at=1.0)
+    await other.note_erased("kb", [("a", False), ("c", True)], at=2.0)
+    await first.aclose()
+    await other.aclose()
+    assert await (await open_state()).erased() == [("kb", "b"), ("kb", "c")]
+
+
+async def test_of_too_many_erased_documents_a_retriever_loses_its_oldest(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "MOST_GONE", 3)
+    await state.note_erased("other", [("1", True)], at=1.0)
+    await state.note_erased("kb", [(f"{n}", True) for n in (3, 1, 2)], at=1.0)
+    await state.note_erased("kb", [("3", True), ("4", True)], at=0.0)
+    assert await state.erased() == [("other", "1"), ("kb", "2"), ("kb", "3"), ("kb", "4")]
+
+
+async def test_a_notice_that_cannot_be_written_is_an_error_and_changes_nothing(open_state: Open, path: Path) -> None:
+    state = await open_state()
+    await state.note_erased("kb", [("a", True)], at=1.0)
+    with locked(path), pytest.raises(StateError, match="held by another process"):
+        await state.note_erased("kb", [("b", True)], at=2.0)
+    with pytest.raises(StateError, match="cannot hold a value"):
+        await state.note_erased("kb", [("a", False), ("\ud800", True)], at=2.0)
+    assert await state.erased() == [("kb", "a")]

@@ -242,7 +242,7 @@ async def test_a_damaged_file(path: Path, damage: Callable[[bytes], bytes]) -> N
     found_there(path, damage(content))
     message = await refusal(path)
     assert "damaged" in message
-    assert "restore a backup, or move it away and revoke those keys again" in message
+    assert "restore a backup, or move it away, revoke those keys and erase those documents again" in message
     found_there(path, content)  # the backup
     state = await State.open(path)
     assert len(await state.revoked()) == 300

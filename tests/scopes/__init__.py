@@ -9,5 +9,7 @@ real gateway (all of it but the sockets), judged by rules that know nothing of h
     log.py      what has happened, in its order
     model.py    the rules (DESIGN 4 to 6 in other words), with nothing imported from what they judge
     leaks.py    leaks to plant, all of which must be found; leaks_like.py: those of the semantic tier
+    documents.py  the rules for what is made from documents; documents_world, _plan, _shelves, _telling, _harness, _run:
+                sequences in which documents, and who may see them, change meanwhile
     run.py      many sequences, what they counted, and the shortest way to what was found
 """

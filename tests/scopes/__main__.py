@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from tests.scopes import documents_run
 from tests.scopes.leaks import LEAKS
-from tests.scopes.report import figures, text
+from tests.scopes.report import ROWS, figures, text
 from tests.scopes.run import run
 
 LINES = 10
@@ -22,12 +23,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.scopes", description=__doc__)
     parser.add_argument("--sequences", type=int, default=10_000, help="how many; each has a seed of its own")
     parser.add_argument("--seed", type=int, default=0, help="of the first sequence")
+    parser.add_argument("--documents", action="store_true", help="answers made from documents, which change meanwhile")
     parser.add_argument("--leak", choices=LEAKS, help="plant a leak, which must be found")
     parser.add_argument("--json", action="store_true", help="the counts as JSON")
     options = parser.parse_args(arguments)
+    if options.documents and options.leak is not None:
+        parser.error("--leak plants nothing in what is made from documents")
     with _progress(options.sequences) as progress:
-        result = run(options.sequences, seed=options.seed, leak=options.leak, progress=progress)
-    print(json.dumps(figures(result), indent=2) if options.json else text(result))
+        if options.documents:
+            result, rows = (
+                documents_run.run(options.sequences, seed=options.seed, progress=progress),
+                documents_run.ROWS,
+            )
+        else:
+            result = run(options.sequences, seed=options.seed, leak=options.leak, progress=progress)
+            rows = ROWS
+    print(json.dumps(figures(result, rows), indent=2) if options.json else text(result, rows))
     return int(result.found is not None or (options.leak is None and "exact" in result.unseen))
 
 

@@ -51,10 +51,15 @@ class ScriptedBackend:
         self._calls += 1
         made = Made(len(log.made) + 1, asked, tuple(others), log.tick(), self._clock(), fate)
         log.made[made.serial] = made
-        answer = Answer(self, log, made, streams=b'"stream":true' in call.body)
+        answer = Answer(self, log, made, self.says(made, call), streams=b'"stream":true' in call.body)
         if self.hold == "before":
             await answer.wait(self.gate)
         return answer
+
+    def says(self, made: Made, call: Call) -> str:
+        """The large model never says the same thing twice, the small one always says the same about the same."""
+        ask = made.asked.ask
+        return f"This is serial-{made.serial}- speaking." if ask.model == "large" else f"See {ask.wording.asks}."
 
     async def start(self) -> None:
         pass
@@ -67,10 +72,11 @@ class ScriptedBackend:
 
 
 class Answer:
-    def __init__(self, backend: ScriptedBackend, log: Log, made: Made, *, streams: bool) -> None:
+    def __init__(self, backend: ScriptedBackend, log: Log, made: Made, text: str, *, streams: bool) -> None:
         self._backend = backend
         self._log = log
         self._made = made
+        self._text = text
         self._gate = backend.gate if backend.hold == "middle" else None
         self.status = {"error": 500, "refused": 400}.get(made.fate, 200)
         kind = SSE if streams and self.status == 200 else "application/json"
@@ -94,11 +100,11 @@ class Answer:
         if self._made.fate == "broken":
             raise ReplyBroken("The reply ended early.")
         self._made.whole = self._log.tick()
-        message = {"role": "assistant", "content": self._text()}
+        message = {"role": "assistant", "content": self._text}
         return encode(self._object(ANSWER, {"message": message, "finish_reason": self._reason()}) | {"usage": USAGE})
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        yield self._chunk({"role": "assistant", "content": self._text()}, None)
+        yield self._chunk({"role": "assistant", "content": self._text}, None)
         if self._gate is not None:
             await self.wait(self._gate)
         if self._made.fate == "broken":
@@ -121,11 +127,6 @@ class Answer:
 
     def _chunk(self, delta: dict[str, str], reason: str | None) -> bytes:
         return b"data: " + encode(self._object(CHUNK, {"delta": delta, "finish_reason": reason})) + b"\n\n"
-
-    def _text(self) -> str:
-        """The large model never says the same thing twice, the small one always says the same about the same."""
-        ask = self._made.asked.ask
-        return f"This is serial-{self._made.serial}- speaking." if ask.model == "large" else f"See {ask.wording.asks}."
 
     def _reason(self) -> str:
         return "length" if self._made.fate == "cut" else "stop"

@@ -51,9 +51,8 @@ class Client:
     async def _run(self, app: App) -> None:
         asked, ask = self.asked, self.asked.ask
         ASKED.set(asked)
-        path = "/v1" if ask.endpoint == "default" else f"/{ask.endpoint}/v1"
         headers = [*ask.headers(), (b"content-length", b"%d" % len(self._body or b""))]
-        await app(http("POST", f"{path}/chat/completions", headers), self._receive, self._send)
+        await app(http("POST", ask.path, headers), self._receive, self._send)
         asked.ended, asked.ended_at = self._log.tick(), self._clock()
 
     async def _receive(self) -> Message:

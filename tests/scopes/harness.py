@@ -139,15 +139,18 @@ class Course:
         self._open = [client for client in self._open if not client.task.done()]
         for client in done:
             client.task.result()
-            asked = client.asked
-            judge(self._log, asked)
-            self._counts["requests"] += 1
-            self._counts["checked"] += len(asked.serials)
-            self._counts["byte_identical"] += client.short_way
-            self._counts["remembered"] += client.remembered
-            self._counts[asked.outcome if asked.status == 200 else STATUSES.get(asked.status, "failed")] += 1
-            if asked.status == 200 and asked.serials:
-                self._answered.append(client)
+            self._check(client)
+
+    def _check(self, client: Client) -> None:
+        asked = client.asked
+        judge(self._log, asked)
+        self._counts["requests"] += 1
+        self._counts["checked"] += len(asked.serials)
+        self._counts["byte_identical"] += client.short_way
+        self._counts["remembered"] += client.remembered
+        self._counts[asked.outcome if asked.status == 200 else STATUSES.get(asked.status, "failed")] += 1
+        if asked.status == 200 and asked.serials:
+            self._answered.append(client)
 
     async def _purge(self, step: Purge) -> None:
         body: dict[str, Any] = dict(step.criteria)

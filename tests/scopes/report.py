@@ -1,5 +1,6 @@
 """What a run of sequences has counted, in words and as data."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from tests.scopes.run import Found, Result
@@ -32,8 +33,8 @@ ROWS = {
 }
 
 
-def figures(result: Result) -> dict[str, Any]:
-    counts = {name: result.counts[name] for name in ROWS}
+def figures(result: Result, rows: Mapping[str, str] = ROWS) -> dict[str, Any]:
+    counts = {name: result.counts[name] for name in rows}
     found = result.found
     out = {**counts, "violations": int(found is not None), "unseen": result.unseen, "seconds": round(result.seconds, 1)}
     if found is not None:
@@ -41,8 +42,8 @@ def figures(result: Result) -> dict[str, Any]:
     return out
 
 
-def text(result: Result) -> str:
-    lines = [f"{words:50}{result.counts[name]:>9,}" for name, words in ROWS.items()]
+def text(result: Result, rows: Mapping[str, str] = ROWS) -> str:
+    lines = [f"{words:50}{result.counts[name]:>9,}" for name, words in rows.items()]
     lines.append(f"{'violations':50}{int(result.found is not None):>9,}")
     lines.append(f"{'seconds':50}{result.seconds:>9,.1f}")
     if result.unseen:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Any
 
 import structlog
 
@@ -48,7 +49,7 @@ class Found:
     seed: int
     leak: Leak
     world: World
-    steps: list[Step]
+    steps: list[Any]
 
 
 @dataclass
@@ -56,11 +57,12 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter)
     found: Found | None = None
     seconds: float = 0.0
+    expected: Sequence[str] = EXPECTED
 
     @property
     def unseen(self) -> list[str]:
         """What should have happened and did not: a gateway that reuses nothing leaks nothing either."""
-        return [name for name in EXPECTED if not self.counts[name]]
+        return [name for name in self.expected if not self.counts[name]]
 
 
 def run(
@@ -75,7 +77,7 @@ def run(
             found = runs.take(number, world, steps, result.counts)
             progress(number - seed + 1)
             if found is not None:
-                result.found = runs.shortest(number, world, steps, found)
+                result.found = shortest(number, world, steps, found, runs.take)
                 break
     result.seconds = perf_counter() - begun
     return result
@@ -107,24 +109,25 @@ class Runs:
             return leak
         return None
 
-    def shortest(self, seed: int, world: World, steps: Sequence[Step], leak: Leak) -> Found:
-        """Leave out what follows, and then each step that it does not need."""
-        needed = list(steps[: leak.at + 1])
-        for at in reversed(range(len(needed))):
-            fewer = needed[:at] + needed[at + 1 :]
-            still = self.take(seed, world, fewer, Counter())
-            if still is not None and still.rule == leak.rule:
-                needed, leak = fewer, still
-        return Found(seed, leak, world, needed)
-
     def _has_store(self, seed: int) -> bool:
         return self._stored or seed % STORED_EVERY == STORED_EVERY - 1
+
+
+def shortest(seed: int, world: World, steps: Sequence[Any], leak: Leak, take: Callable[..., Leak | None]) -> Found:
+    """Leave out what follows, and then each step that it does not need; `take` runs a sequence."""
+    needed = list(steps[: leak.at + 1])
+    for at in reversed(range(len(needed))):
+        fewer = needed[:at] + needed[at + 1 :]
+        still = take(seed, world, fewer, Counter())
+        if still is not None and still.rule == leak.rule:
+            needed, leak = fewer, still
+    return Found(seed, leak, world, needed)
 
 
 @contextmanager
 def _runs(leak: str | None) -> Iterator[Runs]:
     with ExitStack() as stack:
-        stack.enter_context(_silence())
+        stack.enter_context(silence())
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="refrain-scopes-")))
         hurried = stack.enter_context(asyncio.Runner(loop_factory=HurriedLoop))
         patient = stack.enter_context(asyncio.Runner())
@@ -133,7 +136,7 @@ def _runs(leak: str | None) -> Iterator[Runs]:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """The gateway logs every request that fails, and here many do."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -77,6 +77,10 @@ class Ask(Brief):
     leaves: bool = False
 
     @property
+    def path(self) -> str:
+        return f"{'' if self.endpoint == 'default' else f'/{self.endpoint}'}/v1/chat/completions"
+
+    @property
     def meaning(self) -> tuple[object, ...]:
         """Equal for requests that say the same, however they are spelled."""
         return (self.model, self.earlier, self.prompt, self.temperature)

@@ -1,6 +1,7 @@
 """A gateway whose RAG endpoints ask a shelf of documents, served as a search service, before a scripted upstream."""
 
 import asyncio
+import itertools
 import json
 import re
 import threading
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 import httpx
+import pytest
 
 from backends.retrievers import RetrieverError
 from tests.support.gateway import ADMIN, ALICE, Running, config_text, running
@@ -26,6 +28,8 @@ DAVE = "rf-test-dave-key"
 EVERYBODY, HR, ENG = "holidays", "salaries", "servers"
 """A question of one word for each document: one for everybody, one that needs hr, and one that needs eng."""
 IDS = {EVERYBODY: "holidays.md", HR: "hr/salaries.md", ENG: "eng/servers.md"}
+LABEL = "handbook/holidays.md@1"
+"""What an answer says that rests on the one for everybody."""
 
 ENDPOINTS = """
   talk: {mode: stream, share: tenant, retrieval: {retriever: handbook, top_k: 8}}
@@ -38,6 +42,7 @@ ENDPOINTS = """
   lenient_talk: {mode: stream, retrieval: {retriever: lenient}}
   lasting: {mode: request_response, retrieval: {retriever: handbook}, cache: {exact: {ttl: 60s, stale_if_error: 1h}}}
   soft: {retrieval: {retriever: handbook}, cache: {exact: {ttl: 60s, stale_while_revalidate: 1h}}}
+  alike: {mode: request_response, retrieval: {retriever: handbook, top_k: 8, semantic: true}}
   unkept: {mode: request_response, retrieval: {retriever: handbook}, cache: {exact: off}}
 retrievers:
   handbook: {kind: http, url: "URL", version: $.version}
@@ -147,6 +152,31 @@ def mended(library: Rag) -> Iterator[Rag]:
     # A service that has failed several times in a row is not asked for a while: so it is asked, and answers.
     for path in ("/hr/v1", "/lenient/v1"):
         library.ask(f"{EVERYBODY} {uuid4()}", path=path).raise_for_status()
+
+
+_number = itertools.count(1)
+
+
+def unasked(about: str = EVERYBODY) -> str:
+    """A question that nobody has asked before."""
+    return f"{about} number{next(_number)}"
+
+
+def fixtures() -> tuple[Any, Any, Any]:
+    """A module's own `library`; `r`, which is the same, and as it was when the test is over; and an unasked `question`
+    about what everybody may see."""
+
+    @pytest.fixture(scope="module")
+    def library(up: Upstream) -> Iterator[Rag]:
+        with rag(up) as found:
+            yield found
+
+    @pytest.fixture
+    def r(library: Rag) -> Iterator[Rag]:
+        with mended(library):
+            yield library
+
+    return library, r, pytest.fixture(lambda: unasked())
 
 
 class Lying:

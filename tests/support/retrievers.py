@@ -109,7 +109,8 @@ def _words(text: str) -> frozenset[str]:
 @contextmanager
 def serving(shelf: Shelf) -> Iterator[str]:
     """The shelf as a search service, for retrievers of the kind `http` with their default settings; gives its URL.
-    While `shelf.fails` is set it answers 500."""
+    While `shelf.fails` is set it answers 500. At `named` beside that URL it finds for everybody, and each result names
+    the permissions that it needs; what is found there was found before the wait for `shelf.gate`."""
     app = FastAPI()
 
     @app.post("/search")
@@ -121,6 +122,19 @@ def serving(shelf: Shelf) -> Iterator[str]:
         except RetrieverError:
             return JSONResponse({"error": "the shelf has fallen"}, 500)
         results = [{"id": f.document, "text": f.text, "score": f.score, "version": f.version} for f in found]
+        return JSONResponse({"results": results})
+
+    @app.post("/named")
+    async def named(request: Request) -> JSONResponse:
+        asked: dict[str, Any] = await request.json()
+        now = Shelf(shelf.documents)
+        results = [
+            {"id": f.document, "text": f.text, "score": f.score, "version": f.version}
+            | {"permissions": sorted(now.documents[f.document].needs)}
+            for f in now.found(asked["query"], asked["top_k"], None)
+        ]
+        if (gate := shelf.gate) is not None:
+            await gate.wait()
         return JSONResponse({"results": results})
 
     with serve(app) as port:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -63,9 +63,10 @@ class Kept:
     def is_erased(self, document: str, version: str) -> bool:
         return (document, version) in self.memory.erased
 
-    def told(self, document: str, *, erased: str | None = None) -> None:
-        """Somebody said something of a document: that it has changed, or that this version is to be found no more."""
-        versions = self.memory.erased if erased is None else self.memory.erased | {(document, erased)}
+    def told(self, document: str, *, erased: Collection[str] = ()) -> None:
+        """Somebody said something of a document: that it has changed, or that these versions are to be found no
+        more."""
+        versions = self.memory.erased | {(document, version) for version in erased}
         self.memory = replace(self.memory, erased=versions, told=self.memory.told + 1)
         self.rows = [row for row in self.rows if row.id != document]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from backends.retrievers.base import Changed, Embeds, EmbedsError, Found, RetrieverError, RetrieverState
 from backends.retrievers.folder.database import DatabaseError
+from backends.retrievers.folder.in_force import InForce
 from backends.retrievers.folder.index import LARGE, Vectors
-from backends.retrievers.folder.indexing import Indexing, InForce
+from backends.retrievers.folder.indexing import Indexing
 from backends.retrievers.folder.pieces import RULES
 from backends.retrievers.folder.progress import FolderProgress
 

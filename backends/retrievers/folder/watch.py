@@ -5,6 +5,7 @@ Rules, and the facts behind them:
   has stopped, and one that an editor puts in another's place is not missing in between.
 - Events only say that it is time to look. Some file systems send none (network, some containers), some get lost, and
   the system may allow no more watches; so a look is taken every few seconds as well, in large folders less often.
+- While the rules' file is being written nothing new counts: it could need permissions that are only being written down.
 - A folder that cannot be listed says nothing about its documents. It is not an empty one.
 - The folders of the rules' file are watched, not the file: see gateway/config/watch.py for why.
 """
@@ -47,16 +48,19 @@ def settle(seen: Look | None, first: Look, second: Look) -> tuple[Look | None, b
     """What two looks agree on, and elsewhere what was seen before; and whether they agree on everything."""
     if first == second:
         return second, True
-    if seen is None:
-        if first.acl != second.acl:
+    if first.acl != second.acl:
+        if seen is None:
             return None, False
+        there = {name: state for name, state in seen.files.items() if name in first.files or name in second.files}
+        return Look(there, seen.skipped, seen.acl), False
+    if seen is None:
         seen = Look(acl=second.acl)
     files = {}
     for name in {**seen.files, **second.files}:
         same = first.files.get(name) == second.files.get(name)
         if (state := (second if same else seen).files.get(name)) is not None:
             files[name] = state
-    return Look(files, second.skipped, second.acl if first.acl == second.acl else seen.acl), False
+    return Look(files, second.skipped, second.acl), False
 
 
 class Watch:

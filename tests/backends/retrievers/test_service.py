@@ -198,6 +198,16 @@ async def test_each_notice_is_a_new_generation_and_what_is_gone_is_not_found() -
         assert len(set(generations)) == 6
 
 
+async def test_what_is_gone_is_kept_in_the_list_that_it_was_given() -> None:
+    gone = {"b": None}
+    async with service(results(result("a"), result("b"), result("c")), gone=gone) as (_, retriever):
+        assert [f.document for f in await search(retriever)] == ["a", "c"]
+        await retriever.changed("a", version=None, deleted=True)
+        await retriever.changed("b", version="2", deleted=False)
+        assert [f.document for f in await search(retriever)] == ["b", "c"]
+    assert list(gone) == ["a"]
+
+
 async def test_who_only_wants_a_document_read_anew_does_not_bring_it_back() -> None:
     async with service(results(result("a"), result("b"))) as (_, retriever):
         await retriever.changed("a", version=None, deleted=True)
@@ -219,14 +229,32 @@ async def test_a_search_that_began_before_the_notice_does_not_find_what_is_gone(
         assert [f.document for f in await search(retriever)] == ["b"]
 
 
+async def test_a_search_that_began_before_a_new_version_was_named_does_not_find_what_was_gone() -> None:
+    """The service may have found the old text before it had the new one."""
+    async with service(results(result("a"), result("b"))) as (server, retriever):
+        await retriever.changed("a", version=None, deleted=True)
+        honest = server.answer
+
+        async def during(connection: Any) -> None:
+            await retriever.changed("a", version="2", deleted=False)
+            await honest(connection)
+
+        server.answer = during
+        assert [f.document for f in await search(retriever)] == ["b"]
+        server.answer = honest
+        assert [f.document for f in await search(retriever)] == ["a", "b"]
+
+
 def test_so_many_deleted_documents_are_remembered(caplog: pytest.LogCaptureFixture) -> None:
     noticed = Noticed("wiki")
     for number in range(MOST_GONE):
         noticed.changed(f"{number}", None, True)
     noticed.changed("0", None, True)  # the youngest now
-    assert (noticed.gone("0"), noticed.gone("1"), caplog.messages) == (True, True, [])
+    now = noticed.mark()
+    assert (noticed.gone("0", now), noticed.gone("1", now), caplog.messages) == (True, True, [])
     noticed.changed("new", None, True)
-    assert (noticed.gone("0"), noticed.gone("1"), noticed.gone("new")) == (True, False, True)
+    now = noticed.mark()
+    assert (noticed.gone("0", now), noticed.gone("1", now), noticed.gone("new", now)) == (True, False, True)
     assert len(caplog.messages) == 1
 
 

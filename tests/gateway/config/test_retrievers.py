@@ -91,6 +91,37 @@ def test_an_empty_path_is_not_the_folder_of_the_configuration(tmp_path: Path, se
     assert problems(tmp_path, text) == {f"retrievers.r.{setting}": "must be a path; the folder of this file is `.`"}
 
 
+SAME_SECRETS = {
+    "the same": ("a plain word", "a plain word"),
+    "without its padding": ("whsec_c2VjcmV0cw==", "whsec_c2VjcmV0cw"),
+    "in Base64 and plain": ("whsec_c2VjcmV0cw==", "secrets"),
+}
+
+
+@pytest.mark.parametrize("secrets", SAME_SECRETS.values(), ids=SAME_SECRETS)
+def test_two_retrievers_with_one_secret_would_take_each_others_messages(
+    tmp_path: Path, secrets: tuple[str, str]
+) -> None:
+    first, second = secrets
+    text = (
+        f"retrievers: {{a: {{kind: folder, path: docs, webhook_secret: '{first}'}}, b: {{kind: folder, path: docs}},"
+        f" c: {{kind: http, url: 'http://x', webhook_secret: other}},"
+        f" d: {{kind: openai, base_url: 'http://x', store: s, webhook_secret: '{second}'}}}}"
+    )
+    message = (
+        "is the same secret as retrievers.a.webhook_secret, so each would take the other's messages;"
+        " give each retriever a secret of its own"
+    )
+    assert problems(tmp_path, text) == {"retrievers.d.webhook_secret": message}
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_no Base64"])
+def test_a_secret_that_only_looks_encoded(tmp_path: Path, secret: str) -> None:
+    text = f"retrievers: {{a: {{kind: folder, path: docs, webhook_secret: '{secret}'}}}}"
+    message = "begins with whsec_, but what follows is no Base64"
+    assert problems(tmp_path, text) == {"retrievers.a.webhook_secret": message}
+
+
 TEMPLATE_MESSAGE = "must hold {documents} once, and may hold {question} once"
 
 

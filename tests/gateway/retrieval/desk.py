@@ -3,6 +3,8 @@ everybody."""
 
 import asyncio
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -11,19 +13,23 @@ from cache.retrieval import Results, RetrievalCache
 from cache.stores.memory import MemoryStore
 from gateway.asgi import Message, Outlet
 from gateway.auth import Authenticator
+from gateway.config.endpoints import SemanticPolicy
 from gateway.config.load import parse_config
 from gateway.decisions import Decision
 from gateway.directives import NONE, Directives
 from gateway.front import Incoming
 from gateway.principal import Principal
 from gateway.reception import Arrival
-from gateway.retrieval.finder import Finder
+from gateway.retrieval.finder import Finder, Terms
 from gateway.retrieval.managed import Managed
+from gateway.retrieval.matching import Matching
 from gateway.retrieval.searches import Searches
+from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
 from gateway.visit import Visit
 from tests.contract.stores import Clock
 from tests.support.retrievers import Shelf
+from tests.support.tiers import Paced
 
 Json = dict[str, Any]
 MIB = 2**20
@@ -62,6 +68,13 @@ class Reply:
         return [(item["file_id"], item["content"][0]["text"]) for item in self.data]
 
 
+def finder_of(cache: ExactCache, clock: Callable[[], float], semantics: Semantics | None = None) -> Finder:
+    """Without `semantics` there is no semantic tier."""
+    found = RetrievalCache(cache, clock)
+    semantics = semantics or Semantics(cache, clock, lambda _: Paced())
+    return Finder(found, Matching(found, semantics, cache.front, nullcontext))
+
+
 class Desk:
     def __init__(self) -> None:
         self.clock = Clock()
@@ -71,7 +84,7 @@ class Desk:
         self.open = Shelf(name="open")
         self.open.put("hello.md", "Parental greetings.")
         self.cache = ExactCache(MemoryStore(64 * MIB, now=self.clock), max_entry=MIB)
-        self.finder = Finder(RetrievalCache(self.cache, self.clock))
+        self.finder = finder_of(self.cache, self.clock)
         self.searches = Searches(self.finder, self.cache.front)
         retrievers = {s.name: Managed(CONFIG.retrievers[s.name], s, None) for s in (self.shelf, self.open)}
         self.snapshot = Snapshot.of(CONFIG, 1, {}, Authenticator(True, {}), retrievers=retrievers)
@@ -93,9 +106,10 @@ class Desk:
         name: str = "handbook",
         directives: Directives = NONE,
         visit: Visit | None = None,
+        alike: SemanticPolicy | None = None,
     ) -> Results:
         visit = visit or self.visit(principal)
-        return await self.finder.find(visit, name, query, top_k=4, directives=directives)
+        return await self.finder.find(visit, name, query, Terms(4, directives, alike=alike))
 
     async def ask(
         self,

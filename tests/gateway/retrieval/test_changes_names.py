@@ -77,3 +77,11 @@ def test_whom_to_tell() -> None:
     assert documents_named("handbook/n%C3%A9e.md", RETRIEVERS) == [("handbook", "n%C3%A9e.md"), ("handbook", "née.md")]
     assert documents_named("hr/leave.md", RETRIEVERS) == [("handbook", "hr/leave.md"), ("wiki", "hr/leave.md")]
     assert documents_named("leave.md", ()) == []
+
+
+def test_long_versions_that_begin_alike_have_labels_of_their_own() -> None:
+    times = [f"2026-11-30T12:{minute:02}:00.000000+00:00" for minute in range(60)]
+    shown = {versioned("kb", "a", time) for time in times}
+    assert len(shown) == 60
+    assert all(versioned("kb", "a", time) in named(f"kb/a@{time}", ["kb"]) for time in times)
+    assert versioned("kb", "a", "2026-11-30") == "kb/a@2026-11-30"

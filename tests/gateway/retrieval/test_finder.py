@@ -9,16 +9,15 @@ import pytest
 from backends.retrievers import Found, RetrieverError
 from cache.exact import ExactCache
 from cache.match import Match
-from cache.retrieval import RetrievalCache
 from cache.stores.memory import MemoryStore, Slot
 from gateway.asgi import Disconnected, Message
 from gateway.decisions import Decision
 from gateway.directives import Directives
 from gateway.errors import ApiError
 from gateway.principal import OPEN
-from gateway.retrieval.finder import Finder, RetrieverFailed
+from gateway.retrieval.finder import RetrieverFailed, Terms
 from gateway.visit import Visit
-from tests.gateway.retrieval.desk import ALICE, BOB, EVE, MIB, Desk, turns
+from tests.gateway.retrieval.desk import ALICE, BOB, EVE, MIB, Desk, finder_of, turns
 
 
 @pytest.fixture
@@ -200,7 +199,7 @@ async def test_a_search_ends_with_the_last_client_that_waits_for_it(desk: Desk) 
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        await desk.finder.find_all(desk.visit(), "handbook", (query, "other"), top_k=4, receive=receive)
+        await desk.finder.find_all(desk.visit(), "handbook", (query, "other"), Terms(4, receive=receive))
 
     tasks = [asyncio.create_task(one(event, query)) for event, query in zip(gone, ("leave", "pay"), strict=True)]
     await turns()
@@ -274,14 +273,14 @@ async def test_results_are_purged_by_the_tags_of_who_made_them(desk: Desk) -> No
 
 async def test_several_queries_are_one_look_up_in_the_books(desk: Desk) -> None:
     visit = desk.visit()
-    found = await desk.finder.find_all(visit, "handbook", ("leave", "unpaid"), top_k=4)
+    found = await desk.finder.find_all(visit, "handbook", ("leave", "unpaid"), Terms(4))
     assert [results.search.query for results in found] == ["leave", "unpaid"]
     assert said(visit.decision) == [("miss", None, None)]
     visit = desk.visit()
-    await desk.finder.find_all(visit, "handbook", ("leave", "pay"), top_k=4)
+    await desk.finder.find_all(visit, "handbook", ("leave", "pay"), Terms(4))
     assert said(visit.decision) == [("miss", None, None)], "one of them was searched"
     visit = desk.visit()
-    await desk.finder.find_all(visit, "handbook", ("leave", "pay"), top_k=4)
+    await desk.finder.find_all(visit, "handbook", ("leave", "pay"), Terms(4))
     assert said(visit.decision) == [("hit", None, 86_400)]
     assert [query for query, _ in desk.shelf.searches] == ["leave", "unpaid", "pay"]
 
@@ -291,7 +290,7 @@ async def test_when_one_of_several_fails_all_do(desk: Desk) -> None:
     desk.shelf.fails = RetrieverError("unavailable", "Gone.")
     visit = desk.visit()
     with pytest.raises(RetrieverFailed):
-        await desk.finder.find_all(visit, "handbook", ("leave", "unpaid", "pay"), top_k=4)
+        await desk.finder.find_all(visit, "handbook", ("leave", "unpaid", "pay"), Terms(4))
     assert said(visit.decision) == [("miss", "unavailable", None)]
 
 
@@ -330,7 +329,7 @@ class Broken(MemoryStore):
 
 async def test_a_cache_that_fails_is_a_miss(desk: Desk) -> None:
     expected = await desk.find()
-    desk.finder = Finder(RetrievalCache(ExactCache(Broken(MIB), max_entry=MIB), desk.clock))
+    desk.finder = finder_of(ExactCache(Broken(MIB), max_entry=MIB), desk.clock)
     for _ in range(2):
         results = await desk.find()
         assert (results.outcome, results.references, results.texts) == ("miss", expected.references, expected.texts)

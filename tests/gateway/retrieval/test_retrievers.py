@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import pytest
 from backends.retrievers import RetrieverError
 from gateway.config import Config
 from gateway.config.load import parse_config
-from gateway.embedders import SharedEmbedders
+from gateway.embedders import MakeEmbedder, SharedEmbedders
 from gateway.retrieval import retrievers as module
 from gateway.retrieval.managed import Managed
 from gateway.retrieval.retrievers import Retrievers, documents_path
@@ -29,6 +30,11 @@ def config(**retrievers: str) -> Config:
     return parse_config("\n".join(lines), {})
 
 
+def unheard(embedders: MakeEmbedder) -> Retrievers:
+    """Whom nobody listens to."""
+    return Retrievers(embedders, lambda name, documents: None, nullcontext)
+
+
 @pytest.fixture
 def shelf() -> Shelf:
     shelf = Shelf()
@@ -45,7 +51,7 @@ def url(shelf: Shelf) -> Iterator[str]:
 @pytest.fixture
 async def all_of_them(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Retrievers]:
     monkeypatch.setattr(module, "RETIRE_AFTER", SOON)
-    retrievers = Retrievers(Unready, lambda name, documents: None)
+    retrievers = unheard(Unready)
     yield retrievers
     await retrievers.aclose()
 
@@ -155,7 +161,7 @@ async def test_closing_does_not_wait_for_what_is_retired(
     shelf: Shelf, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETIRE_AFTER", 60.0)
-    retrievers = Retrievers(Unready, lambda name, documents: None)
+    retrievers = unheard(Unready)
     first = (await retrievers.apply(config(one=url, two=url)))["one"]
     await retrievers.apply(config(two=url))
     async with asyncio.timeout(5):
@@ -226,7 +232,7 @@ async def test_folders_share_one_embedder_which_the_last_of_them_closes(
 ) -> None:
     monkeypatch.setattr(module, "RETIRE_AFTER", SOON)
     made: list[Counted] = []
-    retrievers = Retrievers(SharedEmbedders(lambda config: Counted(made)), lambda name, documents: None)
+    retrievers = unheard(SharedEmbedders(lambda config: Counted(made)))
     paths = [tmp_path / name for name in ("one", "two")]
     for path in paths:
         path.mkdir()

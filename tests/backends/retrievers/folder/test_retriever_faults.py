@@ -155,6 +155,25 @@ async def test_rules_that_break_leave_the_former_ones_in_force(
         assert folder.told == [["hr/pay.md"]]
 
 
+async def test_while_the_rules_are_broken_a_new_document_waits(folder: Folder) -> None:
+    """What they say of it nobody knows. Those that are known change, and go."""
+    folder.rules(RULES)
+    async with folder.running() as retriever:
+        folder.rules(RULES.replace("permissions", "permission"))
+        await until(lambda: "the former access rules stay in force" in retriever.detail)
+        folder.write("exec/plans.md", "# Plans\n\nWe merge.")
+        async with another_generation(retriever):
+            folder.write("leave.md", "# Leave\n\nThirty days.")
+        await retriever.changed("exec/plans.md", version="1", deleted=False)
+        assert await seen(retriever) == {"leave.md"}
+        assert "Thirty days." in {found.text for found in await search(retriever, "leave")}
+        async with another_generation(retriever):
+            folder.rules(RULES.replace("rules:", 'rules:\n  - {path: "exec/**", permissions: [board]}'))
+        await until(lambda: retriever.progress is None and retriever.detail == "3 documents, 3 pieces")
+        assert await seen(retriever) == {"leave.md"}
+        assert await seen(retriever, "board") == {"leave.md", "exec/plans.md"}
+
+
 async def test_a_folder_that_cannot_be_listed_is_not_served(folder: Folder) -> None:
     async with folder.running() as retriever:
         generation = retriever.generation
@@ -249,6 +268,19 @@ async def test_an_erased_document_comes_back_with_another_version_only(folder: F
             folder.write("leave.md", "# Leave\n\nThirty days.")
         assert await seen(retriever) == {"leave.md", "hr/pay.md", "other.md"}
         assert retriever.detail == "3 documents, 3 pieces"
+
+
+async def test_an_erasure_is_of_what_the_file_has_now_too(folder: Folder) -> None:
+    """It may have been changed a moment ago, which the folder's watcher has not seen yet."""
+    async with folder.running() as retriever:
+        folder.write("leave.md", "# Leave\n\nThirty days.")
+        await retriever.changed("leave.md", version=None, deleted=True)
+        async with another_generation(retriever):
+            folder.write("other.md", "Something else.")
+        assert await seen(retriever) == {"hr/pay.md", "other.md"}
+        async with another_generation(retriever):
+            folder.write("leave.md", "# Leave\n\nForty days.")
+        assert await seen(retriever) == {"leave.md", "hr/pay.md", "other.md"}
 
 
 async def test_a_document_erased_while_it_is_indexed_for_the_first_time_does_not_appear(folder: Folder) -> None:

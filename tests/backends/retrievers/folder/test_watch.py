@@ -48,6 +48,10 @@ def test_the_rules_settle_as_files_do() -> None:
     assert settle(seen, Look(acl=OTHER_RULES), Look(acl=OTHER_RULES)) == (Look(acl=OTHER_RULES), True)
     assert settle(seen, Look(acl=None), Look(acl=OTHER_RULES)) == (seen, False)
     assert settle(seen, Look(acl=None), Look(acl=None)) == (Look(), True)
+    # What is new or another one waits for them; what has gone has gone.
+    files = {"same": ONE, "changed": ONE, "gone": ONE}
+    looks = [Look({"same": ONE, "changed": TWO, "new": ONE}, acl=acl) for acl in (RULES, OTHER_RULES)]
+    assert settle(Look(files, acl=RULES), *looks) == (Look({"same": ONE, "changed": ONE}, acl=RULES), False)
     # Without a former look there are no rules to go on with.
     assert settle(None, Look(acl=None), Look(acl=RULES)) == (None, False)
     assert settle(None, Look({"a": ONE}, acl=RULES), Look({"a": TWO}, acl=RULES)) == (Look(acl=RULES), False)
