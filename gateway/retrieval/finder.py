@@ -23,42 +23,16 @@ from gateway.directives import NONE, Directives
 from gateway.errors import ApiError, shorten
 from gateway.logs import where
 from gateway.principal import OPEN, Principal
+from gateway.retrieval.failures import RetrieverFailed
 from gateway.retrieval.labels import labels
 from gateway.retrieval.managed import Managed
 from gateway.retrieval.matching import Matching
 from gateway.retrieval.running import run_search
 from gateway.visit import Visit
 
-RETRY_AFTER = {"starting": "2", "busy": "1"}
-"""Seconds until it is worth while to ask again."""
-
 TIER = "retrieval"
 
 log = structlog.get_logger("refrain")
-
-
-class RetrieverFailed(ApiError):
-    """A retriever had no results. `reason` is the retriever's word for it."""
-
-    def __init__(self, error: RetrieverError) -> None:
-        status, code = _FAILURES[error.reason]
-        headers = {}
-        if error.reason in RETRY_AFTER:
-            headers["retry-after"] = RETRY_AFTER[error.reason]
-        elif error.reason in ("bad_results", "failed"):
-            headers["x-should-retry"] = "false"  # it will say the same again
-        super().__init__(status, str(error), code=code, headers=headers)
-        self.reason = error.reason
-
-
-_FAILURES = {
-    "starting": (503, "retriever_starting"),
-    "busy": (503, "retriever_busy"),
-    "deadline": (504, "retriever_timeout"),
-    "unavailable": (502, "retriever_unavailable"),
-    "bad_results": (502, "retriever_reply_broken"),
-    "failed": (502, "retriever_failed"),
-}
 
 
 @dataclass(frozen=True, slots=True)

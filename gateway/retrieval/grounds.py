@@ -16,7 +16,8 @@ from gateway.asgi import Receive
 from gateway.ask import Ask
 from gateway.config.endpoints import Retrieval, SemanticPolicy
 from gateway.errors import ApiError
-from gateway.retrieval.finder import Finder, RetrieverFailed, Terms
+from gateway.retrieval.failures import RetrieverFailed
+from gateway.retrieval.finder import Finder, Terms
 from gateway.retrieval.labels import labels, shown, versioned
 from gateway.retrieval.template import (
     UNREACHABLE,

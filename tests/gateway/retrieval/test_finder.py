@@ -15,7 +15,8 @@ from gateway.decisions import Decision
 from gateway.directives import Directives
 from gateway.errors import ApiError
 from gateway.principal import OPEN
-from gateway.retrieval.finder import RetrieverFailed, Terms
+from gateway.retrieval.failures import RetrieverFailed
+from gateway.retrieval.finder import Terms
 from gateway.visit import Visit
 from tests.gateway.retrieval.desk import ALICE, BOB, EVE, MIB, Desk, finder_of, turns
 
@@ -104,7 +105,7 @@ FAILURES = {
     "deadline": (504, "retriever_timeout", {}),
     "unavailable": (502, "retriever_unavailable", {}),
     "bad_results": (502, "retriever_reply_broken", {"x-should-retry": "false"}),
-    "failed": (502, "retriever_failed", {}),
+    "failed": (502, "retriever_failed", {"x-should-retry": "false"}),
 }
 
 

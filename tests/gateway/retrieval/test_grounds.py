@@ -21,7 +21,7 @@ from gateway.identity import Identity
 from gateway.normalize import request_key
 from gateway.principal import OPEN, Principal
 from gateway.question import read_question
-from gateway.retrieval.finder import RetrieverFailed
+from gateway.retrieval.failures import RetrieverFailed
 from gateway.retrieval.grounds import Grounding, Grounds, chosen_of
 from gateway.retrieval.managed import Managed
 from gateway.retrieval.template import NONE_FOUND, UNREACHABLE
