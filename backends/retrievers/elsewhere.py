@@ -15,7 +15,7 @@ LASTING = 300.0
 
 class Elsewhere:
     """`what` is the service in words, such as "the search service". `headers` may hold a credential. `gone` is as in
-    Noticed."""
+    Noticed. `tells_versions`: those of its results are the ones that notices name."""
 
     def __init__(
         self,
@@ -24,13 +24,15 @@ class Elsewhere:
         *,
         revision: str,
         headers: Mapping[str, str],
+        tells_versions: bool = False,
         gone: Gone | None = None,
         mono: Callable[[], float] = monotonic,
     ) -> None:
         self.name = name
         self.revision = revision
         self.lasting = LASTING
-        self._noticed = Noticed(name, gone)
+        self._noticed = Noticed(name, gone, mono)
+        self._tells_versions = tells_versions
         self._caller = Caller(name, what, headers, mono)
 
     def __repr__(self) -> str:
@@ -63,4 +65,8 @@ class Elsewhere:
     ) -> list[Found]:
         since = self._noticed.mark()
         pieces = await self._caller.call(request, read, top_k=top_k, deadline=deadline)
-        return found(pieces, top_k=top_k, gone=partial(self._noticed.gone, since=since))
+        best = found(pieces, top_k=top_k, gone=partial(self._noticed.gone, since=since))
+        if self._tells_versions:
+            for piece in best:
+                self._noticed.found(piece.document, piece.version)
+        return best

@@ -7,9 +7,14 @@ that was found by one retriever is used by another, nor after a restart.
 
 import logging
 import secrets
+from collections.abc import Callable
+from time import monotonic
 
 MOST_GONE = 50_000
 """Deleted documents that are remembered; beyond that the oldest notice is forgotten, and the service has to know."""
+
+LAGS = 300.0
+"""Seconds after a notice of a version for which a service may still find the former one: so long results live."""
 
 Gone = dict[str, None]
 """Ids of documents that are to be found no more, the oldest notice first."""
@@ -20,10 +25,12 @@ _log = logging.getLogger(__name__)
 class Noticed:
     """`gone` is what is known already; it is kept up to date. None: nothing is."""
 
-    def __init__(self, name: str, gone: Gone | None = None) -> None:
+    def __init__(self, name: str, gone: Gone | None = None, mono: Callable[[], float] = monotonic) -> None:
         self._name = name
         self._gone: Gone = {} if gone is None else gone
         self._lifted: dict[str, int] = {}  # what is gone no more, by the number of the notice; the oldest first
+        self._named: dict[str, tuple[str, float]] = {}  # versions that have not been found yet, and since when
+        self._mono = mono
         self._notices = 0
         self.generation = secrets.token_hex(16)
 
@@ -35,12 +42,28 @@ class Noticed:
             self._lifted[document] = self._notices
             if len(self._lifted) > MOST_GONE:
                 del self._lifted[next(iter(self._lifted))]
+        self._named.pop(document, None)
+        if version is not None and not deleted:
+            self._named[document] = version, self._mono()
+            if len(self._named) > MOST_GONE:
+                del self._named[next(iter(self._named))]
         if deleted:
             self._gone[document] = None
             if len(self._gone) > MOST_GONE:
                 del self._gone[next(iter(self._gone))]
                 _log.warning("retriever %s: more than %d deleted documents, one is forgotten", self._name, MOST_GONE)
         self.generation = secrets.token_hex(16)
+
+    def found(self, document: str, version: str) -> None:
+        """The service has found this version of a document. One that a notice has ended is not to be used again: the
+        service has not taken in the new one yet."""
+        named = self._named.get(document)
+        if named is None:
+            return
+        if named[0] == version or self._mono() - named[1] > LAGS:
+            del self._named[document]
+        else:
+            self.generation = secrets.token_hex(16)
 
     def mark(self) -> int:
         """A point in the order of notices."""

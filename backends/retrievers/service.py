@@ -69,6 +69,7 @@ class ServiceRetriever(Elsewhere):
             WHAT,
             revision=revision("http", url, method, body, results, id, text, score, version, permissions),
             headers=kind | {header.lower(): value for header, value in (headers or {}).items()},
+            tells_versions=version is not None,
             gone=gone,
             mono=mono,
         )

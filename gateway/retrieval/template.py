@@ -28,7 +28,10 @@ UNREACHABLE = "(The documents cannot be reached now. Say so in the answer.)"
 _PLACES = re.compile(r"\{(documents|question)\}")
 # Possessive, and bounded: the time that a hostile text takes must not grow with its square.
 _FRAME = re.compile(r"<(?=\s*+(?:/\s*+)?document\b)", re.IGNORECASE)
-_MARKS = re.compile(r"<(?=[|｜][^\s<>]{1,64}>|/?(?:s|(?:start|end)_of_turn)>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])")
+_MARKS = re.compile(
+    r"<(?=[|｜][^\s<>]{1,64}>|</?SYS>>|/?(?:s|bos|eos|pad|unk|mask|think|tool_call|tool_response|end_of_utterance"
+    r"|(?:start|end)_of_turn)>)|\[(?=/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\])"
+)
 _ENTITIES = {"<": "&lt;", "[": "&#91;"}
 
 Json = dict[str, Any]

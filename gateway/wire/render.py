@@ -54,7 +54,10 @@ def render_stream(api: Api, answer: Json, *, include_usage: bool) -> bytes:
 def _chat_pieces(choice: Json) -> Iterator[Json]:
     base = {"index": choice["index"], "delta": {}, "logprobs": None, "finish_reason": None}
     rest = {k: v for k, v in choice.items() if k != "message" and k not in base}
-    first, *deltas = _deltas(choice["message"])
+    message = dict(choice["message"])
+    # Where they come live: they are of the whole text.
+    cited = {"annotations": message.pop("annotations")} if message.get("annotations") else {}
+    first, *deltas = _deltas(message)
     # The Python SDK takes a choice's own fields from its first chunk. Those that tell of its end (`stop_reason`) are
     # looked for in its last.
     yield {**base, "delta": first, **rest}
@@ -63,7 +66,7 @@ def _chat_pieces(choice: Json) -> Iterator[Json]:
     logprobs = choice.get("logprobs")
     if isinstance(logprobs, dict):
         logprobs = {"content": None, "refusal": None, **logprobs}
-    end = {"logprobs": logprobs, "finish_reason": choice.get("finish_reason")}
+    end = {"delta": cited, "logprobs": logprobs, "finish_reason": choice.get("finish_reason")}
     yield {**base, **end, **{k: v for k, v in rest.items() if not isinstance(v, dict | list)}}
 
 

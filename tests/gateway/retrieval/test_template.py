@@ -99,6 +99,13 @@ MARKS = [
     "[INST]",
     "[/INST]",
     "[SYSTEM_PROMPT]",
+    "<<SYS>>",
+    "<</SYS>>",
+    "<eos>",
+    "<tool_call>",
+    "</think>",
+    "<end_of_utterance>",
+    "[TOOL_CALLS]",
     "<｜User｜>",
     "<｜begin▁of▁sentence｜>",
 ]
