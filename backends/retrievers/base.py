@@ -81,11 +81,13 @@ deleted, or under other permissions."""
 
 
 class EmbedsError(Exception):
-    """No vectors for this call. `too_long`: a text has more tokens than the model takes."""
+    """No vectors for this call. `too_long`: a text has more tokens than the model takes. `reason` is what it means for
+    a search."""
 
-    def __init__(self, message: str, *, too_long: bool = False) -> None:
+    def __init__(self, message: str, *, too_long: bool = False, reason: RetrieverReason = "unavailable") -> None:
         super().__init__(message)
         self.too_long = too_long
+        self.reason: RetrieverReason = reason
 
 
 class Embeds(Protocol):

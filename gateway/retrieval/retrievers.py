@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from backends.retrievers import EmbedsError
+from backends.retrievers import EmbedsError, RetrieverReason
 from backends.retrievers.noticed import Gone
 from cache.semantic.embedder_base import Embedder, EmbedderError
 from cache.stores import SQLITE
@@ -161,7 +161,12 @@ class SharedModel:
         try:
             return await self._embedder.embed(texts, deadline=deadline)
         except EmbedderError as error:
-            raise EmbedsError(str(error), too_long=error.reason == "too_long") from None
+            reason = _REASONS.get(error.reason, "unavailable")
+            raise EmbedsError(str(error), too_long=error.reason == "too_long", reason=reason) from None
+
+
+_REASONS: dict[str, RetrieverReason] = {"starting": "starting", "busy": "busy", "deadline": "deadline"}
+"""Of an embedder's reasons those that are worth another try soon."""
 
 
 def documents_path(store_url: str, durable_url: str | None, retriever: str) -> Path | None:

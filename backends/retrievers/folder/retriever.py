@@ -163,7 +163,7 @@ class FolderRetriever:
                 vectors: Vectors = await self._embeds.embed([text], deadline=deadline)
             except EmbedsError as error:
                 if not error.too_long:
-                    raise RetrieverError("unavailable", f"there is no vector of the query: {error}") from None
+                    raise RetrieverError(error.reason, f"there is no vector of the query: {error}") from None
             else:
                 first: Vectors = vectors[0]
                 return first

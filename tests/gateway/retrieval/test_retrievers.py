@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from backends.retrievers import RetrieverError
+from backends.retrievers import EmbedsError, RetrieverError
 from gateway.config import Config
 from gateway.config.load import parse_config
 from gateway.embedders import MakeEmbedder, SharedEmbedders
@@ -252,3 +252,15 @@ async def test_folders_share_one_embedder_which_the_last_of_them_closes(
     await retrievers.aclose()
     assert made[0].closed
     assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [("busy", "busy"), ("deadline", "deadline"), ("starting", "starting"), ("failed", "unavailable")],
+)
+async def test_what_is_wrong_with_the_model_is_what_is_wrong_with_the_search(said: Any, means: str) -> None:
+    embedder = Placed(str)
+    embedder.fails = said
+    with pytest.raises(EmbedsError) as failed:
+        await module.SharedModel(embedder).embed(["a"], deadline=1)
+    assert (failed.value.reason, failed.value.too_long) == (means, False)
