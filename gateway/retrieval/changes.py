@@ -90,7 +90,7 @@ class Changes:
     async def tell(self, managed: Managed, changes: Sequence[Change]) -> None:
         """Have the retriever take note, and write down what it will have to know after a restart. Whoever calls this
         removes what is stored of these documents afterwards, so it is not done on the retriever's word as well. Raises
-        ApiError 503: those after the one that failed are not told then."""
+        ApiError 503 where one of them was not taken note of."""
         documents = [change.document for change in changes]
         told = Counter((managed.name, document) for document in documents)
         self._told += told
@@ -208,14 +208,18 @@ def first_batch(documents: Iterable[str]) -> list[str]:
 
 
 async def _tell(retriever: Retriever, changes: Iterable[Change]) -> None:
+    """Of all at once, in their order: a retriever may do for many what it would do for each."""
+    telling = [retriever.changed(one.document, version=one.version, deleted=one.deleted) for one in changes]
     try:
         async with asyncio.timeout(TELL_SECONDS):
-            for change in changes:
-                await retriever.changed(change.document, version=change.version, deleted=change.deleted)
-    except RetrieverError as error:
-        raise _refused(error.reason, str(error)) from None
+            said = await asyncio.gather(*telling, return_exceptions=True)
     except TimeoutError:
         raise _refused("deadline", "It took too long.") from None
+    for error in said:
+        if isinstance(error, RetrieverError):
+            raise _refused(error.reason, str(error)) from None
+        if error is not None:
+            raise error
 
 
 def _refused(reason: str, message: str) -> ApiError:

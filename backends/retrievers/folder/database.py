@@ -88,11 +88,11 @@ class Database:
     async def discard(self, digests: Collection[bytes]) -> None:
         await self._do(lambda db: table.discard(db, digests))
 
-    async def erase(self, document: str) -> None:
-        """Overwrites it in the file: what is deleted otherwise stays in the log until that is used again."""
+    async def erase(self, documents: Collection[str]) -> None:
+        """Overwrites them in the file: what is deleted otherwise stays in the log until that is used again."""
 
         def work(db: sqlite3.Connection) -> None:
-            table.drop(db, table.save(db, (), (document,)))
+            table.drop(db, table.save(db, (), documents))
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
         await self._do(work)

@@ -4,18 +4,21 @@
   that, under a lock.
 - While the rules cannot be read nobody knows what they say of a document that is new: it waits for them. The others
   stay under the former ones.
+- What is said of several documents at one time is done at once: an index is made anew for all of them.
 - A run of reading and embedding has a number. Where somebody has said meanwhile that a document is gone or is to be
   made anew, what an older run has read of it is not used.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backends.retrievers.base import Changed
 from backends.retrievers.folder import plan
 from backends.retrievers.folder.acl import Acl
+from backends.retrievers.folder.chunking import Piece
+from backends.retrievers.folder.database import DatabaseError
 from backends.retrievers.folder.files import FileState
 from backends.retrievers.folder.index import Index
 from backends.retrievers.folder.kept import Kept
@@ -41,6 +44,18 @@ class InForce:
         return f"{self.index.digest}-{self.told}"
 
 
+@dataclass(eq=False, slots=True)
+class Leaving:
+    """A document that somebody said is to be taken out: for good, if it has one of the versions `erased`, or until it
+    is read again. `file` is the state in which its file had the last of these versions."""
+
+    document: str
+    erased: Collection[str] | None = None
+    file: FileState | None = None
+    done: bool = False
+    error: DatabaseError | None = None
+
+
 class Documents:
     """`look` is what the folder had last; `acl` the rules, None until there are any, and `sound` whether their file
     says so now; `index` is the next one in force,
@@ -59,6 +74,7 @@ class Documents:
         self._kept = kept
         self._changed = changed
         self._lock = asyncio.Lock()
+        self._leaving: list[Leaving] = []
         self._index_acl: Acl | None = None
         self._marks: dict[str, plan.Mark] = {}  # of documents that others may have made something of
         self._run_number = 0
@@ -105,26 +121,15 @@ class Documents:
             if self.in_force is not None:
                 await self._apply({})
 
-    async def erase(self, document: str, version: str | None, state: FileState | None) -> None:
-        """It is found no more while it has the version that is in the index, or this one, which its file had in this
-        state. Raises DatabaseError."""
+    async def take_out(self, leaving: Leaving) -> None:
+        """It is found no more. Raises DatabaseError where it is to be erased and that could not be written down."""
+        self._leaving.append(leaving)
         async with self._lock:
-            if version is not None and state is not None:
-                self.known[document] = state
-            indexed = self._version(document)
-            if (version or indexed) is not None and document in self.known:
-                self.refused[document] = Refused(self.known[document], "")
-            await self._take_out(document, erased={one for one in (indexed, version) if one is not None})
-            await self._kept.erase(document)
-
-    async def renew(self, document: str) -> None:
-        """It is to be read again, and its vectors are to be made anew."""
-        async with self._lock:
-            self.known.pop(document, None)
-            self.refused.pop(document, None)
-            former = None if self.index is None else self.index.documents.get(document)
-            await self._take_out(document)
-            await self._kept.renew(() if former is None else former.pieces)
+            if not leaving.done:
+                batch, self._leaving = self._leaving, []
+                await self._take_out(batch)
+        if leaving.error is not None:
+            raise leaving.error
 
     def try_again(self) -> bool:
         """Have files read that could not be before a restart: perhaps the machine was to blame, and nobody had to wait.
@@ -155,11 +160,33 @@ class Documents:
                 self.known = {name: state for name, state in self.known.items() if name not in looked_at}
                 raise
 
-    async def _take_out(self, document: str, *, erased: Collection[str] = ()) -> None:
-        """Under the lock: it is not found until a later run has read it, and there is another generation."""
-        self._since[document] = self._run_number + 1
-        self._kept.told(document, erased=erased)
-        await self._apply({}, away={document})
+    async def _take_out(self, batch: Sequence[Leaving]) -> None:
+        """Under the lock: these are not found until a later run has read them, and there is another generation."""
+        pieces: list[Piece] = []
+        for one in batch:
+            if one.erased is None:
+                self.known.pop(one.document, None)
+                self.refused.pop(one.document, None)
+                former = None if self.index is None else self.index.documents.get(one.document)
+                pieces += () if former is None else former.pieces
+                self._kept.told(one.document)
+            else:
+                versions = {version for version in (self._version(one.document), *one.erased) if version is not None}
+                if versions and one.file is not None:
+                    self.known[one.document] = one.file
+                if versions and one.document in self.known:
+                    self.refused[one.document] = Refused(self.known[one.document], "")
+                self._kept.told(one.document, erased=versions)
+            self._since[one.document] = self._run_number + 1
+            one.done = True
+        await self._apply({}, away={one.document for one in batch})
+        if any(one.erased is None for one in batch):
+            await self._kept.renew(pieces)
+        try:
+            await self._kept.erase([one.document for one in batch if one.erased is not None])
+        except DatabaseError as error:
+            for one in batch:
+                one.error = None if one.erased is None else error
 
     async def _apply(self, read: Mapping[str, Read], *, away: Collection[str] = (), begin: bool = False) -> None:
         """Under the lock: put in force what the folder, the rules and those that said something want now, with the

@@ -22,7 +22,7 @@ from backends.retrievers.folder.database import Database
 from backends.retrievers.folder.files import FileState
 from backends.retrievers.folder.filling import Filling
 from backends.retrievers.folder.formats_base import Unreadable
-from backends.retrievers.folder.in_force import Documents, InForce
+from backends.retrievers.folder.in_force import Documents, InForce, Leaving
 from backends.retrievers.folder.kept import Kept
 from backends.retrievers.folder.progress import FolderProgress
 from backends.retrievers.folder.reader import Reader
@@ -58,6 +58,8 @@ class Indexing:
         self._more = asyncio.Event()  # there may be something to read
         self._looked = asyncio.Event()
         self._acl_state: AclState = None
+        self._wanted: set[str] = set()  # documents that somebody waits for to be read again
+        self._renewing = asyncio.Lock()
         self._said: Collection[tuple[str, str]] = ()
 
     @property
@@ -102,17 +104,22 @@ class Indexing:
         if state is not None:
             with suppress(Unreadable, OSError):  # then it does not become a document, and is not the same later
                 version = (await self._reader.read(document, most=MOST)).version
-        await self._documents.erase(document, version, state)
+        erased = [] if version is None else [version]
+        await self._documents.take_out(Leaving(document, erased, None if version is None else state))
         self._more.set()
 
     async def renew(self, document: str) -> None:
         """Read it again, and make its vectors anew."""
         await self._first_look()
-        await self._documents.renew(document)
-        state = self._state(document)
-        if state is not None and self.in_force is not None and self._embeds.ready:
-            with suppress(TimeoutError):
-                await self._read({document: state}, FolderProgress(1, state.size), within=AWHILE)
+        await self._documents.take_out(Leaving(document))
+        self._wanted.add(document)
+        async with self._renewing:
+            if document in self._wanted and self.in_force is not None and self._embeds.ready:
+                wanted, self._wanted = self._wanted, set()
+                files = {name: state for name in sorted(wanted) if (state := self._state(name)) is not None}
+                progress = FolderProgress(len(files), sum(state.size for state in files.values()))
+                with suppress(TimeoutError):
+                    await self._read(files, progress, within=AWHILE)
         self._watch.wake()
         self._more.set()  # where it was not read
 

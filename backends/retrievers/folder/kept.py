@@ -70,10 +70,11 @@ class Kept:
         self.memory = replace(self.memory, erased=versions, told=self.memory.told + 1)
         self.rows = [row for row in self.rows if row.id != document]
 
-    async def erase(self, document: str) -> None:
-        """Write down what was told, and overwrite the document. Raises DatabaseError."""
-        await self._database.remember(self.memory)
-        await self._database.erase(document)
+    async def erase(self, documents: Collection[str]) -> None:
+        """Write down what was told, and overwrite these documents. Raises DatabaseError."""
+        if documents:
+            await self._database.remember(self.memory)
+            await self._database.erase(documents)
 
     async def renew(self, pieces: Iterable[Piece]) -> None:
         """Write down what was told, and let go of the vectors of these pieces."""

@@ -10,6 +10,7 @@ import pytest
 
 from backends.retrievers import RetrieverError
 from backends.retrievers.folder import embedding
+from backends.retrievers.folder.index import Index
 from backends.retrievers.folder.retriever import SHORTENED, FolderRetriever
 from tests.backends.retrievers.folder.folders import Folder, another_generation, search, seen, until
 
@@ -333,6 +334,27 @@ async def test_a_document_that_is_said_to_have_changed_is_made_anew(folder: Fold
         last = retriever.generation
     async with folder.running() as retriever:
         assert retriever.generation == last
+
+
+async def test_what_is_said_of_many_documents_is_done_at_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index of many documents takes a moment to be made anew."""
+    names = [f"{number}.md" for number in range(200)]
+    for name in names:
+        folder.write(name, f"# {name}\n\nText {name}.")
+    made = []
+    changed = Index.changed
+    monkeypatch.setattr(Index, "changed", lambda self, **how: (made.append(1), changed(self, **how))[1])
+    async with folder.running() as retriever:
+        made.clear()
+        await asyncio.gather(*(retriever.changed(name, version="2", deleted=False) for name in names))
+        assert await seen(retriever) == {*names, "leave.md", "hr/pay.md"}
+        assert len(made) <= 6
+        made.clear()
+        await asyncio.gather(*(retriever.changed(name, version=None, deleted=True) for name in names))
+        assert await seen(retriever) == {"leave.md", "hr/pay.md"}
+        assert len(made) < 50
+    async with folder.running() as retriever:
+        assert await seen(retriever) == {"leave.md", "hr/pay.md"}
 
 
 async def test_after_the_end(folder: Folder) -> None:

@@ -139,7 +139,7 @@ async def test_what_is_erased_is_overwritten(path: Path) -> None:
     await database.put_vectors("e", [(digest(secret), UNIT)])
     await database.save([row("hr/c.md", (secret,))], [])
     assert any(b"the-secret-of-a-lifetime" in file.read_bytes() for file in path.parent.iterdir())
-    await database.erase("hr/c.md")
+    await database.erase(["hr/c.md"])
     assert not any(b"the-secret-of-a-lifetime" in file.read_bytes() for file in path.parent.iterdir())
     assert len(await database.rows()) == 2
     await database.aclose()
