@@ -21,7 +21,7 @@ from backends.retrievers.folder.plan import Read
 from backends.retrievers.folder.progress import FolderProgress
 from backends.retrievers.folder.reader import Reader
 from backends.retrievers.folder.reader_wire import Document
-from backends.retrievers.folder.table import Refused
+from backends.retrievers.folder.table import NO_ROOM, Refused
 
 TEXTS = 16
 """In a call."""
@@ -102,7 +102,7 @@ class Filling:
                     self._refused[name] = Refused(state, "")
                     pieces = ()
                 elif len(pieces) > self._room:
-                    self._refused[name] = Refused(state, "has more pieces than there is room for in the index")
+                    self._refused[name] = Refused(state, NO_ROOM)
                     pieces = ()
                 else:
                     self._room -= len(pieces)

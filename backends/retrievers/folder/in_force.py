@@ -23,7 +23,7 @@ from backends.retrievers.folder.files import FileState
 from backends.retrievers.folder.index import Index
 from backends.retrievers.folder.kept import Kept
 from backends.retrievers.folder.plan import Read
-from backends.retrievers.folder.table import Refused
+from backends.retrievers.folder.table import NO_ROOM, Refused
 from backends.retrievers.folder.watch import Look
 
 SAID = 50  # rules in a line of the log
@@ -119,7 +119,10 @@ class Documents:
         async with self._lock:
             self.look = look
             if self.in_force is not None:
+                pieces = self.in_force.index.pieces
                 await self._apply({})
+                if self.in_force.index.pieces < pieces:
+                    self._make_room()
 
     async def take_out(self, leaving: Leaving) -> None:
         """It is found no more. Raises DatabaseError where it is to be erased and that could not be written down."""
@@ -130,6 +133,11 @@ class Documents:
                 await self._take_out(batch)
         if leaving.error is not None:
             raise leaving.error
+
+    def _make_room(self) -> None:
+        """Have documents read again for which there was none."""
+        again = {name for name, refused in self.refused.items() if refused.reason == NO_ROOM}
+        self.known = {name: state for name, state in self.known.items() if name not in again}
 
     def try_again(self) -> bool:
         """Have files read that could not be before a restart: perhaps the machine was to blame, and nobody had to wait.

@@ -51,6 +51,10 @@ class Row:
     rules: str = RULES
 
 
+NO_ROOM = "has more pieces than there is room for in the index"
+"""The reason of a refusal that holds only as long as the index is as large."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """A file that is not to be found, for a reason that reads on behind its name; "" is that it was erased."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backends.retrievers import RetrieverError
-from backends.retrievers.folder import embedding
+from backends.retrievers.folder import embedding, indexing
 from backends.retrievers.folder.index import Index
 from backends.retrievers.folder.retriever import SHORTENED, FolderRetriever
 from tests.backends.retrievers.folder.folders import Folder, another_generation, search, seen, until
@@ -207,6 +207,17 @@ async def test_files_of_no_use_are_skipped_with_a_reason(folder: Folder, caplog:
 
 
 # The database.
+
+
+async def test_what_did_not_fit_is_found_when_there_is_room(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "MAX_PIECES", 3)
+    folder.write("z.md", "Too many.")
+    async with folder.running() as retriever:
+        assert await seen(retriever) == {"leave.md", "hr/pay.md"}
+        async with another_generation(retriever):
+            (folder.root / "leave.md").unlink()
+        await until(lambda: retriever.progress is None and retriever.detail == "2 documents, 2 pieces")
+        assert await seen(retriever) == {"hr/pay.md", "z.md"}
 
 
 async def test_a_damaged_database_costs_embedding_only(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
