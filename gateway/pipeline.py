@@ -70,7 +70,11 @@ class Pipeline:
 
     async def _answer_grounded(self, visit: Visit, ask: Ask, retrieval: Retrieval, receive: Receive) -> None:
         """Answer from documents, or as the retriever's policy says where it is down."""
-        ask = await self.grounding(visit, ask, retrieval, receive)
+        try:
+            ask = await self.grounding(visit, ask, retrieval, receive)
+        except ApiError:
+            visit.decision.outcome = "miss"
+            raise
         if ask.grounds is None:  # nothing was asked of them
             ask = ask.resting_on(None)
         try:
@@ -199,6 +203,8 @@ class Pipeline:
             return
         grounds = ask.grounds
         until = min(refresh_at(slot.entry, life), credential.until, inf if grounds is None else grounds.expires)
+        if until <= now:
+            return
         replay = Replay(
             generation=visit.snapshot.generation,
             principal=ask.principal,

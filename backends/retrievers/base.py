@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, Protocol
 
 import numpy as np
@@ -21,7 +22,8 @@ class RetrieverError(Exception):
 @dataclass(frozen=True, slots=True)
 class Found:
     """A piece of a document: number `position` (from 0, in the order of the text) of the `version` of the `document`
-    with this id. `title` is for people: a file's name, a heading. The higher the `score`, the better it fits."""
+    with this id. `title` is for people: a file's name, a heading. The higher the `score`, the better it fits. It may be
+    used again for `lasting` seconds, if the retriever's are not fewer."""
 
     document: str
     version: str
@@ -29,6 +31,7 @@ class Found:
     text: str = field(repr=False)
     score: float
     title: str = ""
+    lasting: float = inf
 
 
 class Retriever(Protocol):

@@ -1,6 +1,7 @@
 """What the retrievers have in common that ask a service over HTTP."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 
@@ -66,7 +67,6 @@ class Elsewhere:
         since = self._noticed.mark()
         pieces = await self._caller.call(request, read, top_k=top_k, deadline=deadline)
         best = found(pieces, top_k=top_k, gone=partial(self._noticed.gone, since=since))
-        if self._tells_versions:
-            for piece in best:
-                self._noticed.found(piece.document, piece.version)
-        return best
+        if not self._tells_versions:
+            return best
+        return [replace(one, lasting=0.0) if self._noticed.ended(one.document, one.version) else one for one in best]

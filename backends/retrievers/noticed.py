@@ -54,16 +54,17 @@ class Noticed:
                 _log.warning("retriever %s: more than %d deleted documents, one is forgotten", self._name, MOST_GONE)
         self.generation = secrets.token_hex(16)
 
-    def found(self, document: str, version: str) -> None:
-        """The service has found this version of a document. One that a notice has ended is not to be used again: the
-        service has not taken in the new one yet."""
-        named = self._named.get(document)
-        if named is None:
-            return
-        if named[0] == version or self._mono() - named[1] > LAGS:
-            del self._named[document]
-        else:
-            self.generation = secrets.token_hex(16)
+    def ended(self, document: str, version: str) -> bool:
+        """The service has found this version of a document. Has a notice ended it, and the service has not taken in the
+        new one yet?"""
+        named, since = self._named.get(document, (version, 0.0))
+        if named != version and self._mono() - since <= LAGS:
+            return True
+        if named != version:
+            text = "retriever %s: after a notice of version %r of %r the service has found version %r only"
+            _log.warning(text, self._name, named, document, version)
+        self._named.pop(document, None)
+        return False
 
     def mark(self) -> int:
         """A point in the order of notices."""

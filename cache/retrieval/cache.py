@@ -78,6 +78,7 @@ class RetrievalCache:
         passages = await run()
         cost = Cost((perf_counter() - begun) * 1000)
         references = tuple(map(refer, passages))
+        lasting = min(search.lasting, LIFE, *(passage.lasting for passage in passages))
         entry = Entry(
             key=search.key,
             scope=search.scope,
@@ -89,7 +90,7 @@ class RetrievalCache:
             backend="",
             body=encode(references),
             created=now,
-            expires=(expires := now + min(search.lasting, LIFE)),
+            expires=(expires := now + lasting),
             keep_until=expires,
             cost=cost,
             tags=search.tags,
@@ -97,7 +98,7 @@ class RetrievalCache:
         )
         texts = tuple(passage.text for passage in passages)
         found = Results(search, references, "miss", entry, now, texts)
-        if keep and search.lasting > 0 and search.current():
+        if keep and lasting > 0 and search.current():
             return replace(found, slot=await self._keep(found, texts, mark))
         return found
 

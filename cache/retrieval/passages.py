@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Annotated
 
 import msgspec
@@ -13,7 +13,8 @@ from cache.framing import DIGEST_SIZE, digest
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Piece number `position` (from 0) of the `version` of a document; the higher the `score`, the better it fits."""
+    """Piece number `position` (from 0) of the `version` of a document; the higher the `score`, the better it fits. It
+    may be used again for `lasting` seconds."""
 
     document: str
     version: str
@@ -21,6 +22,7 @@ class Passage:
     text: str = field(repr=False)
     score: float
     title: str = ""
+    lasting: float = inf
 
 
 class Reference(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -15,11 +15,12 @@ async def healthz(gateway: "Gateway", request: Request) -> Response:
 
 
 async def readyz(gateway: "Gateway", request: Request) -> Response:
-    """200 `ready`, 200 `degraded` (a cache is ill, answers still come), 503 `starting` or `down` (no backend)."""
+    """200 `ready`, 200 `degraded` (a cache is ill or documents cannot be searched, answers still come), 503 `starting`
+    or `down` (no backend)."""
     states = set(gateway.backends().values())
     if states and "ready" not in states:
         return JSONResponse({"status": "starting" if "starting" in states else "down"}, 503)
     stores = await gateway.cache.stats()
-    down = "down" in states or any(r.state == "down" for r in gateway.snapshot().retrievers.values())
+    down = "down" in states or any(r.state != "ready" for r in gateway.snapshot().retrievers.values())
     ill = down or gateway.semantics.ill or not all(s.healthy for s in stores.values())
     return JSONResponse({"status": "degraded" if ill else "ready"})

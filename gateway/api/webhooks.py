@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from cache.framing import digest
 from cache.once import Once
 from gateway.api.audit import audited
 from gateway.api.documents import announce, read_change
@@ -27,8 +28,8 @@ MAX_DOCUMENTS = 1000
 REMEMBERED = 10_000
 """Messages of which it is known what came of them; beyond that the oldest are forgotten, and would be done again."""
 
-Key = tuple[str, bytes]
-"""A retriever, and the id of a message to it."""
+Key = tuple[str, bytes, bytes]
+"""A retriever, the id of a message to it, and the digest of its body: a message that is sent again has the same."""
 
 
 class Deliveries:
@@ -82,7 +83,8 @@ async def webhook(gateway: "Gateway", request: Request) -> Response:
     async def act_and_tell() -> int:
         return await audited(gateway, request, who, ACTION, details, act, lambda purged: {"purged": purged})
 
-    return JSONResponse({"purged": await gateway.deliveries.once((name, id), act_and_tell)})
+    message = name, id, digest("refrain.webhook.1", [raw])
+    return JSONResponse({"purged": await gateway.deliveries.once(message, act_and_tell)})
 
 
 def read_changes(body: dict[str, Any]) -> list[Change]:

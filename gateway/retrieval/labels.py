@@ -8,6 +8,7 @@ The id is percent-encoded but for what is plain in a path, so that a name is pri
 """
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from urllib.parse import quote, unquote
@@ -21,7 +22,8 @@ MOST_SHOWN = 4_000
 
 
 def label(retriever: str, document: str) -> str:
-    return f"{quote(retriever, safe='')}/{quote(document, safe='/')}"
+    # In NFC: the same name may be written in two ways, and who types it writes it in another than the file system.
+    return f"{quote(retriever, safe='')}/{quote(unicodedata.normalize('NFC', document), safe='/')}"
 
 
 def versioned(retriever: str, document: str, version: str) -> str:

@@ -44,8 +44,12 @@ class Managed:
         return self.retriever.state
 
     def stats(self) -> dict[str, Any]:
-        """Its state in words, and its look-ups: `hit`, `miss`, `joined`, `failed`."""
-        return {"state": self.retriever.state, "detail": self.retriever.detail, "lookups": dict(self.counts)}
+        """Its state in words, and its look-ups: `hit`, `miss`, `joined`, `failed`. `by_meaning` are those for what was
+        found for other queries, by the reason why there was nothing."""
+        misses = dict(self.matches)
+        by_meaning = {"hits": misses.pop("", 0), "misses": misses}
+        said = {"state": self.retriever.state, "detail": self.retriever.detail, "lookups": dict(self.counts)}
+        return {**said, "by_meaning": by_meaning}
 
     async def search(
         self, query: str, *, top_k: int, permissions: frozenset[str] | None, deadline: float

@@ -48,4 +48,4 @@ def _passage(found: Found) -> Passage:
         raise RetrieverError("bad_results", "The retriever has found what is no text.") from None
     if not isfinite(found.score):
         raise RetrieverError("bad_results", "The retriever has given a score that is no number.")
-    return Passage(found.document, found.version, found.position, found.text, found.score, found.title)
+    return Passage(found.document, found.version, found.position, found.text, found.score, found.title, found.lasting)

@@ -25,7 +25,7 @@ from tests.support.rag import (
     shelf_of_three,
     shown,
 )
-from tests.support.retrievers import serving
+from tests.support.retrievers import Document, serving
 from tests.support.traffic import byte_identical, decision, error_of, outcome, text_of, until, upstream_calls
 from tests.support.upstream import Upstream, numbered
 
@@ -128,6 +128,24 @@ def test_a_newly_allowed_document_is_found(r: Rag) -> None:
     assert text_of(answer) not in {before[HR], text_of(mine[0])}
     with upstream_calls(r.up, 0):
         assert text_of(r.ask(HR, key=ALICE)) == text_of(answer), "the same pieces"
+
+
+def test_a_service_that_lags_behind_its_notice_is_asked_until_it_has_the_new_version(r: Rag) -> None:
+    r.ask(HR)
+    r.change(IDS[EVERYBODY], version="2")
+    with r.searches(3):
+        for _ in range(3):
+            assert shown(r.ask(EVERYBODY)) == [f"handbook/{IDS[EVERYBODY]}@1"]
+    # What was found of other documents is kept meanwhile.
+    r.ask(HR)
+    with r.searches(0):
+        r.ask(HR)
+    r.shelf.documents[IDS[EVERYBODY]] = Document("The holidays are longer now.", "2")
+    with r.searches(1):
+        for _ in range(2):
+            answer = r.ask(EVERYBODY)
+            assert shown(answer) == [f"handbook/{IDS[EVERYBODY]}@2"]
+    assert outcome(answer) == "exact"
 
 
 def test_what_nobody_tells_of_is_noticed_when_the_results_have_expired(r: Rag) -> None:

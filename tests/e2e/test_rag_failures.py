@@ -75,8 +75,9 @@ def test_fifty_wait_for_one_search_that_fails(r: Rag, question: str) -> None:
 def test_nobody_to_reach_is_an_error(up: Upstream) -> None:
     with running(rag_text(up.url, f"http://127.0.0.1:{free_port()}/search")) as gw, upstream_calls(up, 0):
         for _ in range(7):  # at last the service is not asked any more, and the error is the same
-            error = error_of(gw.chat(path="/hr/v1"), 502)
-            assert error["code"] == "retriever_unavailable"
+            got = gw.chat(path="/hr/v1")
+            assert error_of(got, 502)["code"] == "retriever_unavailable"
+            assert got.headers["x-refrain-cache"] == "miss"
 
 
 def test_a_search_that_takes_too_long_is_an_error(r: Rag, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +102,7 @@ def test_a_folder_that_is_not_ready_yet_says_when_to_come_again(up: Upstream, tm
         got = gw.chat(path="/hr/v1")
         assert error_of(got, 503)["code"] == "retriever_starting"
         assert int(got.headers["retry-after"]) >= 1
+        assert gw.client.get("/readyz").json() == {"status": "degraded"}
         without = gw.chat(path="/lenient/v1")
         assert (outcome(without), shown(without)) == ("bypass", ["unavailable"])
 

@@ -250,6 +250,8 @@ def test_what_was_found_for_other_words_may_be_used_where_that_is_wanted(meant: 
             messages=room(TWICE_REWORDED, n), key=BOB, path="/alike/v1", headers={"x-refrain-tier": "exact, retrieval"}
         )
     assert shown(third) == ["handbook/could.md@1", "handbook/reset.md@1"]
+    stats = meant.gw.admin("GET", "/admin/stats").json()["tiers"]["retrieval"]["handbook"]
+    assert stats["by_meaning"]["hits"] == 1
 
 
 def test_a_changed_document_ends_what_means_the_same_too(meant: Rag, n: int) -> None:

@@ -155,6 +155,13 @@ def test_a_message_that_comes_again_is_done_once(lib: Library) -> None:
     assert lib.search().json()["data"] == []
 
 
+def test_another_message_under_the_id_of_an_earlier_one_is_another_one(lib: Library) -> None:
+    """A sender may have begun to count anew."""
+    lib.fill()
+    for document in ("hr/leave.md", "pay.md"):
+        assert send(lib, {"id": document, "deleted": True}, id="msg_1").json()["purged"] > 0
+
+
 def test_a_message_that_comes_many_times_at_once_is_done_once(lib: Library) -> None:
     lib.fill()
     with ThreadPoolExecutor(10) as pool:

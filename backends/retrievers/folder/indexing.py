@@ -10,6 +10,7 @@ Rules:
 
 import asyncio
 import logging
+import unicodedata
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +101,7 @@ class Indexing:
         """It is found no more while its file has the version that it has now, or the one in the index: it may have
         changed a moment ago. Raises DatabaseError where that could not be written down; it is gone all the same."""
         await self._first_look()
+        document = self._spelt(document)
         version, state = None, self._state(document)
         if state is not None:
             with suppress(Unreadable, OSError):  # then it does not become a document, and is not the same later
@@ -111,6 +113,7 @@ class Indexing:
     async def renew(self, document: str) -> None:
         """Read it again, and make its vectors anew."""
         await self._first_look()
+        document = self._spelt(document)
         await self._documents.take_out(Leaving(document))
         self._wanted.add(document)
         async with self._renewing:
@@ -122,6 +125,14 @@ class Indexing:
                     await self._read(files, progress, within=AWHILE)
         self._watch.wake()
         self._more.set()  # where it was not read
+
+    def _spelt(self, document: str) -> str:
+        """Its name as the file system has it, which may write the same one in another way."""
+        look = self._documents.look
+        if look is None or document in look.files or document.isascii():
+            return document
+        same = unicodedata.normalize("NFC", document)
+        return next((name for name in look.files if unicodedata.normalize("NFC", name) == same), document)
 
     def _state(self, document: str) -> FileState | None:
         """Its file's, as it was seen last."""

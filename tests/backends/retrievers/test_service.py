@@ -1,6 +1,7 @@
 """What a search service is asked, and what becomes of its results."""
 
 from hashlib import blake2b
+from math import inf
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -245,26 +246,28 @@ async def test_a_search_that_began_before_a_new_version_was_named_does_not_find_
         assert [f.document for f in await search(retriever)] == ["a", "b"]
 
 
-async def test_a_version_that_a_notice_has_ended_is_not_used_again() -> None:
+async def lasting(retriever: ServiceRetriever) -> dict[str, float]:
+    return {found.document: found.lasting for found in await search(retriever)}
+
+
+async def test_a_version_that_a_notice_has_ended_is_not_used_again(caplog: pytest.LogCaptureFixture) -> None:
     """The search service may lag behind who tells of changes; not for ever, since it may spell versions otherwise."""
     now = 0.0
     both = results(result("a", v="7"), result("b", v="7"))
     async with service(both, version="$.v", mono=lambda: now) as (server, retriever):
         await retriever.changed("a", version="8", deleted=False)
-        for lags in (True, True):
-            before = retriever.generation
-            await search(retriever)
-            assert (retriever.generation != before) is lags
+        generation = retriever.generation
+        assert await lasting(retriever) == {"a": 0, "b": inf}
         server.answer = results(result("a", v="8"))
-        before = retriever.generation
-        await search(retriever)
+        assert await lasting(retriever) == {"a": inf}
         server.answer = both
-        await search(retriever)
-        assert retriever.generation == before, "it has been there"
+        assert await lasting(retriever) == {"a": inf, "b": inf}, "it has been there"
+        assert retriever.generation == generation
         await retriever.changed("a", version="9", deleted=False)
-        now, before = 301.0, retriever.generation
-        await search(retriever)
-        assert retriever.generation == before
+        assert await lasting(retriever) == {"a": 0, "b": inf}
+        now = 301.0
+        assert await lasting(retriever) == {"a": inf, "b": inf}
+    assert "version '9' of 'a'" in caplog.text
 
 
 def test_so_many_deleted_documents_are_remembered(caplog: pytest.LogCaptureFixture) -> None:

@@ -85,3 +85,9 @@ def test_long_versions_that_begin_alike_have_labels_of_their_own() -> None:
     assert len(shown) == 60
     assert all(versioned("kb", "a", time) in named(f"kb/a@{time}", ["kb"]) for time in times)
     assert versioned("kb", "a", "2026-11-30") == "kb/a@2026-11-30"
+
+
+def test_a_name_may_be_written_in_two_ways() -> None:
+    decomposed, composed = "anne\u0301e.md", "ann\u00e9e.md"
+    assert label("kb", decomposed) in named(f"kb/{composed}", ["kb"])
+    assert label("kb", composed) in named(f"kb/{decomposed}", ["kb"])

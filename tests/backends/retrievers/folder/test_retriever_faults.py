@@ -295,6 +295,13 @@ async def test_an_erasure_is_of_what_the_file_has_now_too(folder: Folder) -> Non
         assert await seen(retriever) == {"leave.md", "hr/pay.md", "other.md"}
 
 
+async def test_a_name_may_be_written_in_two_ways(folder: Folder) -> None:
+    folder.write("anne\u0301e.md", "Decomposed, as some file systems have it.")
+    async with folder.running() as retriever:
+        await retriever.changed("ann\u00e9e.md", version=None, deleted=True)
+        assert await seen(retriever) == {"leave.md", "hr/pay.md"}
+
+
 async def test_a_document_erased_while_it_is_indexed_for_the_first_time_does_not_appear(folder: Folder) -> None:
     folder.words.gate = asyncio.Event()
     async with folder.running(ready=False) as retriever:
