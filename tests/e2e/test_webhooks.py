@@ -146,6 +146,7 @@ def test_while_a_secret_changes_a_message_has_two_signatures(lib: Library) -> No
 def test_a_message_that_comes_again_is_done_once(lib: Library) -> None:
     lib.fill()
     assert purged(send(lib, GONE, id="msg_again")) == 4
+    lib.shelf.put("hr/leave.md", "leave is thirty days", version="2")
     purged(lib.change(version="2"))  # it is back
     outcome(lib.search())
     assert purged(send(lib, GONE, id="msg_again", late=2)) == 4  # what it gave the first time
