@@ -223,7 +223,7 @@ def test_it_compares_with_what_was_known_when_the_request_came(gw: Running, up: 
 
 def test_a_large_body_is_explained_as_well(gw: Running) -> None:
     text = "long " * 10_000
-    gw.chat(text)
+    why(gw, gw.chat(text))  # a thread looks at it, and it is known when that is done
     assert why(gw, gw.chat(text, temperature=1))["differs"] == ["parameter temperature"]
 
 
