@@ -29,9 +29,9 @@ import numpy as np
 from cache.semantic import index_large
 from cache.semantic.index import Index
 index_large.GRAPH_FROM = 9_000
-vectors = np.random.default_rng(1).standard_normal((12_000, 32)).astype(np.float32)
+vectors = np.random.default_rng(1).standard_normal((20_000, 256)).astype(np.float32)  # seconds to build
 vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-index = Index(32, max_bytes=1 << 26)
+index = Index(256, max_bytes=1 << 27)
 for number in range(len(vectors)):
     index.add(b"c", b"%d" % number, vectors[number])
 print(index.settled())
