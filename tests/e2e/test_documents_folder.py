@@ -101,9 +101,10 @@ def test_an_erased_file_stays_away_until_it_is_another_one(up: Upstream, tmp_pat
         assert found(lib, "leave") == [LEAVE]
         kept = lib.kept(LEAVE)
         # The one that waited for the folder is not kept where that had only just been read.
-        assert kept.pop("search") in (2, 3)
+        searches = kept.pop("search")
+        assert searches in (2, 3)
         assert kept == {"chat": 1, "chunk": 1}
-        assert purged(lib.change(ANN, deleted=True)) == 5
+        assert purged(lib.change(ANN, deleted=True)) == searches + 2
         assert (tmp_path / "docs" / LEAVE).exists()
         assert found(lib, "leave") == []
         assert [line["role"] for line in lib.lines()] == ["tenant_admin"]
