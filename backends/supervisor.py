@@ -94,14 +94,19 @@ class Supervisor:
     async def wait_ready(self, seconds: float) -> bool:
         """Wait, so many seconds at most, until the engine is ready (True), or it is clear that it is down (False)."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._settled.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                while self.state == "starting":  # it may have ended again by the time that this goes on
+                    await self._settled.wait()
         return self.state == "ready"
 
     async def wait_unready(self, seconds: float) -> bool:
         """Wait, so many seconds at most, until the engine is not ready (True)."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._unready.wait(), seconds)
-        return self.state != "ready"
+        try:
+            async with asyncio.timeout(seconds):
+                await self._unready.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def aclose(self) -> None:
         """End the engine: SIGTERM, after a grace SIGKILL. Removes the socket. Harmless when called twice."""

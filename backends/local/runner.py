@@ -12,8 +12,10 @@ from backends.local.kv import Budget, KvShape, SequenceKv
 TOLERANCE = 0.02
 """How far scores of the batched pass may be from the model's own, as a share of their spread, in fp32. Measured: 1e-6.
 A wrong mask or position gives more than 0.1."""
-LOW_TOLERANCE = 0.2
-"""The same in bf16 and with quantized weights, which round at other places (measured: 0.01)."""
+LOW_TOLERANCE = 0.4
+"""The same in bf16 and with quantized weights, which round at other places. Measured: up to 0.05 with such weights,
+0.13 in bf16, 0.22 with both where the processor multiplies in bf16 (AMX). One token in the middle that is not seen
+gives 0.5, a wrong position more than 8."""
 
 TEST_TOKENS = 40
 LAYERS = {"full_attention", "sliding_attention"}

@@ -56,6 +56,25 @@ async def eventually(condition: Callable[[], object], seconds: float = 20) -> No
         await asyncio.sleep(0.01)
 
 
+async def test_who_waits_for_an_engine_that_ends_as_soon_as_it_is_ready_waits_for_the_next() -> None:
+    supervisor = Supervisor((), log=str, warn=str, hang_after=LONG, program=PROGRAM)
+    supervisor._set("starting", "")
+    waits = asyncio.create_task(supervisor.wait_ready(LONG))
+    await turns()
+    supervisor._set("ready", "")
+    supervisor._set("starting", "")
+    await turns()
+    assert not waits.done()
+    supervisor._set("ready", "")
+    assert await waits
+
+
+async def turns() -> None:
+    """Others get all that they want."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def test_an_engine_that_says_that_it_is_stalled_is_killed_and_another_one_started() -> None:
     async with watched("loading", "ready", "stalled") as engine:
         assert await engine.supervisor.wait_ready(LONG)
