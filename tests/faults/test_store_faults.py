@@ -393,7 +393,7 @@ async def test_a_full_disk_costs_puts_and_nothing_else(path: Path) -> None:
         """
 import resource
 async def main():
-    store = await open_store(write_interval=0.01)
+    store = await open_store(write_interval=60)  # nothing is written before it is flushed
     await store.put(make_entry("a"))
     await store.flush()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
