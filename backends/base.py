@@ -6,11 +6,14 @@ BackendError
   BackendTimeout     a phase ran over its limit (`phase`: connect, first_byte, between_chunks)
   ReplyBroken        the reply ended early or was no HTTP
   ReplyTooLarge      the reply is over what we are willing to hold
+  Refused            nothing was sent, for now
+    Overloaded       too many calls wait already
+    CannotBeInTime   its turn would come after its deadline
 """
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 
 class BackendError(Exception):
@@ -41,14 +44,56 @@ class ReplyTooLarge(BackendError):
     pass
 
 
+class Refused(BackendError):
+    code: ClassVar[str]
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Overloaded(Refused):
+    code = "backend_overloaded"
+
+
+class CannotBeInTime(Refused):
+    code = "deadline_too_short"
+
+
+Priority = Literal["interactive", "batch"]
+"""Interactive calls come before batch ones."""
+
+
+class Turn(Protocol):
+    """Whoever has a call made, and wants to know of a wait before it is sent."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When its answer has to begin, by perf_counter(); None where it may take as long as it takes."""
+        ...
+
+    @property
+    def patient(self) -> bool:
+        """Nobody sits before it: it waits as long as it takes, and whoever makes it keeps few of them waiting."""
+        ...
+
+    def waits(self) -> None:
+        """It has to wait for its turn."""
+
+    def begins(self) -> None:
+        """It has waited, and is sent now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One upstream request: `path` below the base URL ("chat/completions"), the JSON body as bytes, the few
     client headers that are passed on, and the query string.
 
-    `prefix_salt` and `party` say of who asks what an engine of our own needs to know, in words that mean nothing
-    (32 hexadecimal digits; "": nobody in particular): whose prompts may share keys and values, and who shares the
-    engine fairly with the others."""
+    `prefix_salt`, `party` and `tenant` say of who asks what others need to know, in words that mean nothing (32
+    hexadecimal digits; "": nobody in particular): whose prompts may share keys and values, who shares a backend fairly
+    with the others, and which tenant's they are, as tenants take turns first. `priority` is its class: batch calls go
+    when no interactive one has to wait for them. `turn` hears of a wait, which only a call that has to wait says
+    anything of."""
 
     path: str
     body: bytes = field(repr=False)
@@ -57,6 +102,9 @@ class Call:
     method: Literal["POST", "GET"] = "POST"
     prefix_salt: str = ""
     party: str = ""
+    tenant: str = ""
+    priority: Priority = "interactive"
+    turn: Turn | None = field(default=None, repr=False, compare=False)
 
 
 class Reply(Protocol):

@@ -6,7 +6,7 @@ Every server is a process of its own on loopback. Read the ratios: the machine d
 import argparse
 import json
 
-from benchmarks import embedding, engine, hits, index, latency, meaning, retrieval, seeing, streams
+from benchmarks import batches, burst, embedding, engine, hits, index, latency, meaning, retrieval, seeing, streams
 from benchmarks.report import table
 from benchmarks.rounds import QUICK, Size
 
@@ -20,6 +20,8 @@ GROUPS = {
     "engine": engine,
     "latency": latency,
     "seeing": seeing,
+    "batches": batches,
+    "burst": burst,
 }
 
 

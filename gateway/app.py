@@ -17,8 +17,13 @@ from cache.retrieval import RetrievalCache
 from cache.stores.memory import MemoryStore
 from gateway.api import routes
 from gateway.api.webhooks import Deliveries
-from gateway.asgi import App
-from gateway.auth import Authenticator
+from gateway.asgi import App, Receive, Scope, Send
+from gateway.auth import Authenticator, Entrant
+from gateway.batch.inside import Inside
+from gateway.batch.lane import Lane
+from gateway.batch.plain import PlainCalls
+from gateway.batch.run import Means
+from gateway.batch.store import BatchStore, InUse, batches_path
 from gateway.config import Config, watch_config
 from gateway.dashboard.assets import assets
 from gateway.dashboard.live import Live
@@ -36,6 +41,7 @@ from gateway.latency.models import LatencyModels
 from gateway.ledger.ledger import ledger_path
 from gateway.metrics.labels import ModelLabels, is_ours
 from gateway.metrics.lag import Lag
+from gateway.normalize import Api
 from gateway.pipeline import Pipeline
 from gateway.prices.bill import Learners
 from gateway.prices.catalogue import catalogue_name, load_catalogue
@@ -57,6 +63,9 @@ from gateway.state import State, StateError, state_path
 COUNTERS_EVERY = 10.0
 """Seconds between two writings of what is used of the limits: so much of it may be lost when the process is killed."""
 
+ENVELOPE = 64 * 1024
+"""Bytes that a line of a batch may have beyond its body."""
+
 log = structlog.get_logger("refrain")
 
 
@@ -71,7 +80,7 @@ class Gateway:
         self.recorder = Recorder(config.decisions.ring, clock, self._knows_model)
         front = MemoryStore(config.store.memory, now=clock)
         self.cache = ExactCache(front, max_entry=config.store.max_entry)
-        self._fleet = Fleet()
+        self.fleet = Fleet()
         self._generation = 0
         self.identity = Identity(clock)
         self.sessions = Sessions(clock)
@@ -108,8 +117,10 @@ class Gateway:
         self.finder = Finder(found, Matching(found, self.semantics, front, paid_by))
         self.searches = Searches(self.finder, front)
         grounding = Grounding(self.finder)
+        self.lane: Lane | None = None  # where there is a disk to keep batches on
+        later = PlainCalls(lambda: self.lane, clock)
         self.pipeline = Pipeline(
-            self.cache, grounding, self.flights, self.semantics, self.recorder, self.reception, clock
+            self.cache, grounding, self.flights, self.semantics, self.recorder, self.reception, later, clock
         )
 
     def snapshot(self) -> Snapshot:
@@ -138,10 +149,35 @@ class Gateway:
         await self.apply(config)
         self._counting = asyncio.create_task(self._keep_counters())
         self.lag.start()
+        if (path := batches_path(config.store.url, config.store.durable_url)) is not None:
+            await self._open_lane(path)
+
+    async def _open_lane(self, path: Path) -> None:
+        try:
+            store = await BatchStore.open(path)
+        except InUse as error:
+            log.warning("there is no batch lane here", reason=str(error))
+            return
+        means = Means(store, Inside(self._serve), self.snapshot, self.clock, self.cache.flush)
+        self.lane = Lane(means, lambda: self._snapshot.config.server.max_body + ENVELOPE)
+        try:
+            await self.lane.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _serve(
+        self, api: Api, endpoint: str, scope: Scope, receive: Receive, send: Send, entrant: Entrant
+    ) -> None:
+        """A request of the batch lane."""
+        if api == "embeddings":
+            await self.reception(self.embeddings, api, endpoint, scope, receive, send, entrant=entrant)
+        else:
+            await self.pipeline(api, endpoint, scope, receive, send, entrant=entrant)
 
     async def apply(self, config: Config) -> None:
         """Put a configuration in force, atomically: a request sees the old one or the new one, never both."""
-        backends: Mapping[str, Backend] = await self._fleet.apply(config)
+        backends: Mapping[str, Backend] = await self.fleet.apply(config)
         retrievers = await self.retrievers.apply(config)
         self.recorder.ring.resize(config.decisions.ring)
         self._generation += 1
@@ -162,13 +198,15 @@ class Gateway:
 
     async def stop(self) -> None:
         await self.live.aclose()
+        if self.lane is not None:
+            await self.lane.aclose()
         await self.flights.aclose()
         await self.semantics.aclose()
         await self.retrievers.aclose()
         await self.changes.aclose()  # after those who call it
         self._counting.cancel()
         self.lag.stop()
-        await self._fleet.aclose()
+        await self.fleet.aclose()
         await self.identity.aclose()
         await self.cache.aclose()
         await self._save_counters()

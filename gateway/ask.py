@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from backends.base import Backend, Call
+from backends.base import Backend, Call, Priority
 from cache.freshness import Life
 from cache.scope import Scope
 from gateway.asgi import Headers
@@ -15,7 +15,7 @@ from gateway.cacheability import request_reason
 from gateway.directives import Directives, read_directives
 from gateway.errors import bad_request
 from gateway.normalize import Api, canonical, request_key
-from gateway.prefixes import party, prefix_salt
+from gateway.prefixes import party, prefix_salt, tenant_name
 from gateway.principal import Principal
 from gateway.snapshot import Endpoint, Snapshot
 from gateway.strict_json import parse_object
@@ -70,11 +70,16 @@ class Ask:
         """The same on these grounds, with the key that follows from them."""
         return replace(self, grounds=grounds, key=self._key_on(self.body, grounds))
 
+    def on(self, backend: Backend) -> "Ask":
+        """The same for another backend, with the key that it has there."""
+        there = replace(self, backend=backend)
+        return replace(there, key=there.key_of(self.body))
+
     def _key_on(self, body: dict[str, Any], grounds: "Grounds | None") -> bytes:
         asked = (self.scope, self.endpoint, self.api, self.model, self.backend, self.headers, self.query, body)
         return _key(*asked, None if grounds is None else grounds.digests)
 
-    def call(self, *, stream: bool, body: dict[str, Any] | None = None) -> Call:
+    def call(self, *, stream: bool, body: dict[str, Any] | None = None, priority: Priority = "interactive") -> Call:
         """The upstream request: `body`, or what the client sent, but for who streams and what is meant for us alone."""
         tenant, user = self.principal.tenant, self.principal.user
         return Call(
@@ -84,6 +89,8 @@ class Ask:
             self.query,
             prefix_salt=prefix_salt(self.endpoint.config.prefix_scope, tenant, user),
             party=party(tenant, user),
+            tenant=tenant_name(tenant),
+            priority=priority,
         )
 
     def _sent(self, stream: bool, body: dict[str, Any]) -> bytes:

@@ -90,7 +90,7 @@ class Decision:
     # first such one on each decision would have a dict of its own: 1.4 kB instead of 0.9 for a hit, and slower to make.
     __slots__ = (
         *("age", "api", "at", "backend", "billable", "cached", "consumed", "documents", "endpoint"),
-        *("error", "estimated"),
+        *("error", "estimated", "failures"),
         *("finished", "first_ms", "id", "input", "key", "model", "ms", "ms_saved", "not_stored", "outcome", "output"),
         *("phases", "predicted_ms", "principal", "prompt", "saved", "served", "status", "stored", "stream", "tiers"),
         *("unserved", "upstream_id", "usd", "usd_billable", "usd_overhead", "usd_saved", "usd_used", "why"),
@@ -104,6 +104,7 @@ class Decision:
         self.phases: dict[str, float] = {}
         self.tiers: tuple[Tier, ...] = ()
         self.model = self.backend = self.upstream_id = ""
+        self.failures: tuple[tuple[str, str], ...] = ()  # where it has a fallback: who was asked in vain, and the error
         self.documents = ""  # the value of `x-refrain-documents`
         self.key = b""
         self.stream = self.finished = self.stored = False
@@ -154,6 +155,7 @@ class Decision:
             "outcome": self.outcome,
             "status": self.status,
             "error": self.error,
+            "failures": [{"backend": backend, "error": error} for backend, error in self.failures],
             "tiers": [t.as_dict() for t in self.tiers],
             "phases": {k: round(v, 3) for k, v in self.phases.items()},
             "spans": self._spans(),

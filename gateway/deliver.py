@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
 from gateway.asgi import Disconnected, Receive
+from gateway.deadlines import exceeded
 from gateway.fill import Filled, servable
 from gateway.forms import streamed_form
 from gateway.listener import Listener
@@ -20,7 +22,7 @@ T = TypeVar("T")
 
 async def deliver(listener: Listener, receive: Receive) -> Filled:
     """Send the flight's answer to its listener; gives it back. Raises ApiError and Disconnected."""
-    with _Watch(receive, listener.depart):
+    with _Watch(receive, listener.depart), _Due(listener.visit.deadline, partial(_give_up, listener)):
         try:
             if listener.ask.form != "json":
                 await _stream(listener)
@@ -31,20 +33,31 @@ async def deliver(listener: Listener, receive: Receive) -> Filled:
             listener.flight.leave(listener)
 
 
-async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives, for a client that waits for it; it is cancelled when that one leaves. Raises Disconnected."""
+def _give_up(listener: Listener) -> None:
+    """Its time is over; the flight goes on as if it had left."""
+    if not (listener.visit.outlet.started or listener.ended):
+        bill = listener.flight.fill.bill
+        listener.error = exceeded(sent=bill is not None and not bill.waiting)
+        listener.wake()
+
+
+async def attended(receive: Receive, work: Coroutine[Any, Any, T], deadline: float | None = None) -> T:
+    """What `work` gives, for a client that waits for it; it is cancelled when that one leaves, or at the deadline
+    (perf_counter). Raises Disconnected, and ApiError 504."""
     task = asyncio.ensure_future(work)
 
     def leave() -> None:
         task.cancel()
 
-    with _Watch(receive, leave):
+    with _Watch(receive, leave), _Due(deadline, leave) as due:
         try:
             return await task
         except asyncio.CancelledError:
             me = asyncio.current_task()
             if me is not None and me.cancelling():
                 raise  # it is we who are to end
+            if due.over:
+                raise exceeded(sent=True) from None
             raise Disconnected from None
 
 
@@ -80,6 +93,7 @@ async def _end(listener: Listener) -> Filled:
         body = filled.raw if ask.form == "json" else await streamed_form(ask, filled)
         if listener.gone:
             raise Disconnected
+        flight.fill.sign(visit.decision)
         filled.reuse.book(visit)
         await outlet.whole(200, visit.headers(ask), body)
     elif ask.form == "json":
@@ -107,6 +121,7 @@ def _begin(listener: Listener) -> None:
     d.status = 200
     d.first_ms = (perf_counter() - listener.visit.incoming.started) * 1000
     d.upstream_id = flight.fill.upstream_id
+    flight.fill.sign(d)
     if d.outcome == "joined":
         d.age = flight.fill.age()
         listener.visit.phase("join", listener.since)
@@ -131,6 +146,30 @@ async def _news(listener: Listener) -> None:
     await listener.news()
     if listener.gone:
         raise Disconnected
+
+
+class _Due:
+    """While it is open, calls `end` at the deadline (perf_counter), if there is one; `over` says that it has."""
+
+    def __init__(self, deadline: float | None, end: Callable[[], None]) -> None:
+        self._deadline = deadline
+        self._end = end
+        self._timer: asyncio.TimerHandle | None = None
+        self.over = False
+
+    def __enter__(self) -> "_Due":
+        if self._deadline is not None:
+            left = max(0.0, self._deadline - perf_counter())
+            self._timer = asyncio.get_running_loop().call_later(left, self._pass)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _pass(self) -> None:
+        self.over = True
+        self._end()
 
 
 class _Watch:

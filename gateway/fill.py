@@ -5,7 +5,7 @@ comes out. It is stored before anybody is told of its end, so that whoever asks 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -20,19 +20,26 @@ from cache.semantic.tier import Finding
 from cache.stores.memory import Slot
 from gateway.ask import Ask
 from gateway.cacheability import answer_reason, asked_choices, well_formed
+from gateway.decisions import Decision
 from gateway.errors import ApiError
+from gateway.fallback import Chain, Kept, kept, may_go_elsewhere
+from gateway.latency.phases import give_up
 from gateway.prices.bill import Bill, Learners
 from gateway.retrieval.citations import citations_of
 from gateway.reuse import Reuse
 from gateway.semantics import Semantics
 from gateway.snapshot import Snapshot
 from gateway.streamed import Streamed, drain
+from gateway.strict_json import large_body
 from gateway.upstream import Event, Json, read_answer, read_events, send, stream_error, timings, upstream_id
 from gateway.visit import Visit
 
 
 class Hearers(Protocol):
     """Those who hear of an answer while it is made."""
+
+    def asks(self) -> Iterable[Ask]:
+        """What they have asked for."""
 
     def hear(self, events: Sequence[Event]) -> None:
         """The next events of a streamed answer."""
@@ -50,15 +57,15 @@ class Hearers(Protocol):
 @dataclass(slots=True)
 class Filled:
     """A whole answer. `streamed`: its hearers have heard it all; `slot`: its place in the cache, None if it was not
-    kept, for the reason `not_stored`; `reuse`: it is another question's answer, and nobody was called; `forms`: other
-    wire forms of it, once somebody has wanted them."""
+    kept, for the reason `not_stored`; `reuse`: it was made before, for another question or by another backend than the
+    request's own; `forms`: other wire forms of it, once somebody has wanted them."""
 
     raw: bytes = field(repr=False)
     answer: Json = field(repr=False)
     streamed: bool
     slot: Slot | None
     not_stored: str | None
-    reuse: Reuse | None = None
+    reuse: Reuse | Kept | None = None
     forms: dict[str, asyncio.Future[bytes]] = field(default_factory=dict, repr=False)
 
 
@@ -75,11 +82,19 @@ class Kitchen:
 
 class Fill:
     """The call for one request; with `anew`, or after a `former` call that failed, no other question's answer will do.
+    `chain` is whom the request may be sent to if this backend fails; it is a `fallback` itself once another one has.
     `calling`: it is decided that the backend is asked; `bill`: what the call takes, once it is made; `whole`: the
     answer is there."""
 
     def __init__(
-        self, kitchen: Kitchen, visit: Visit, ask: Ask, *, anew: bool = False, former: "Fill | None" = None
+        self,
+        kitchen: Kitchen,
+        visit: Visit,
+        ask: Ask,
+        *,
+        anew: bool = False,
+        former: "Fill | None" = None,
+        chain: Chain | None = None,
     ) -> None:
         self._kitchen = kitchen
         self._visit = visit
@@ -87,6 +102,8 @@ class Fill:
         self._ended = False
         self._finding: Finding | None = None if former is None else former._finding
         self._anew = anew or former is not None
+        self._chain = chain
+        self.fallback = chain is not None and bool(chain.failures)
         self.calling = self._anew or not kitchen.semantics.may_answer(ask)
         self.whole = False
         self._mark = kitchen.cache.mark()
@@ -98,6 +115,11 @@ class Fill:
         self._citations = citations_of(ask)
         self.bill: Bill | None = None
         self.upstream_id = ""
+
+    @property
+    def backend(self) -> str:
+        """The name of the one that is asked."""
+        return self._ask.backend.name
 
     @property
     def made(self) -> float:
@@ -119,19 +141,43 @@ class Fill:
 
     async def run(self, hearers: Hearers) -> None:
         """Raises ApiError."""
-        if not self._anew:
-            if (similar := await self._similar()) is not None:
-                hearers.landed(similar)
-                return
-            self.calling = True
-        ask = self._ask
+        found = None
+        if self.fallback:
+            found = await self._kept(hearers)
+        elif not self._anew:
+            found = await self._similar()
+        if found is not None:
+            self.whole = True
+            hearers.landed(found)
+            return
+        self.calling, ask = True, self._ask
         body = ask.body if ask.grounds is None else await ask.grounds.compose(ask)
-        call = ask.call(stream=ask.endpoint.config.mode == "stream", body=body)
+        call = ask.call(stream=ask.endpoint.config.mode == "stream", body=body, priority=self._visit.priority(ask))
         self.bill = Bill(self._kitchen.learners, self._visit, ask, len(call.body))
         try:
-            await self._call(call, self.bill, hearers)
+            await self._call(replace(call, turn=self.bill), self.bill, hearers)
         finally:
             self.bill.end()
+
+    async def instead(self, error: ApiError) -> "Fill | ApiError":
+        """What follows on this failure, before anything of an answer has come: a call to the next backend of the chain,
+        or the error that the client hears, not raised yet."""
+        chain, ask = self._chain, self._ask
+        if chain is None or self.bill is None or not (self.fallback or may_go_elsewhere(error)):
+            return error.fresh()  # without a bill it was no backend that has failed
+        name = chain.after(self.backend, error)
+        chain.note(self._visit.decision, name or chain.told.backend)
+        if name is None:
+            return chain.told.error
+        there = self._visit.snapshot.backends[name]
+        ask = await asyncio.to_thread(ask.on, there) if large_body(ask.raw) else ask.on(there)
+        return Fill(self._kitchen, self._visit, ask, former=self, chain=chain)
+
+    def sign(self, d: Decision) -> None:
+        """Write down whose answer it is, where that is not the request's own backend."""
+        if self._chain is not None and self.fallback:
+            self._chain.note(d, self.backend)
+            d.key = self._ask.key
 
     async def _call(self, call: Call, bill: Bill, hearers: Hearers) -> None:
         ask = self._ask
@@ -165,9 +211,14 @@ class Fill:
         reuse = None if finding is None else semantics.reuse(finding, self._ask)
         if reuse is None:
             return None
-        self.whole = True
         semantics.remember(self._ask, reuse, self._visit.snapshot.generation)
         return Filled(reuse.slot.entry.body, {}, False, reuse.slot, None, reuse)
+
+    async def _kept(self, hearers: Hearers) -> Filled | None:
+        """What this backend has answered before, where the request's own has failed."""
+        give_up(self._visit.decision.phases)
+        found = await kept(self._kitchen.cache, self._ask, hearers.asks, self._kitchen.clock)
+        return None if found is None else Filled(found.slot.entry.body, {}, False, found.slot, None, found)
 
     async def _whole(self, reply: Reply, bill: Bill) -> Filled:
         raw, answer = await read_answer(reply)
@@ -203,8 +254,8 @@ class Fill:
         entry = replace(self._draft, body=raw, usage=bill.usage, cost=bill.cost, upstream_id=self.upstream_id)
         cache = self._kitchen.cache
         reason = self._reason(entry, answer) or await cache.put(entry, since=self._mark)
-        if reason is None:
-            self._kitchen.semantics.learn(self._finding, entry)
+        if reason is None:  # what was found was found for the request's own backend
+            self._kitchen.semantics.learn(None if self.fallback else self._finding, entry)
         return Filled(raw, answer, streamed, cache.front.peek(entry.key) if reason is None else None, reason)
 
     def _reason(self, entry: Entry, answer: Json) -> str | None:

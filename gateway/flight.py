@@ -12,7 +12,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
 import structlog
@@ -112,6 +112,9 @@ class Flight:
 
     # What the call tells (gateway.fill.Hearers).
 
+    def asks(self) -> Iterable[Ask]:
+        return (listener.ask for listener in self.listeners)
+
     def hear(self, events: Sequence[Event]) -> None:
         self.heard = self.heard or bool(events)
         self.feed.add(events)
@@ -163,10 +166,14 @@ class Flight:
                         if self.filled is None:
                             self._settle()
                         return  # what goes wrong after the end concerns nobody
-                    self._recorder.observed.failed(self.ask.backend.name, error.word)
+                    following = error.fresh() if self.heard else await self.fill.instead(error)
+                    self._recorder.observed.failed(self.fill.backend, error.word)
                     self._settle()
-                    if not self._pass_on(error):
-                        self.error = error.fresh()
+                    if isinstance(following, Fill):
+                        self._recorder.observed.fell_back(self.fill.backend, following.backend)
+                        self.fill = following
+                    elif not self._pass_on(following):
+                        self.error = following
                         return
         except asyncio.CancelledError:
             if self.filled is None:

@@ -1,7 +1,8 @@
 """Joining: which requests share an upstream call in progress.
 
 Requests share one when they would be answered from one cache entry, and would store it alike: same key (so same
-scope, endpoint, model, backend), same `x-refrain-ttl` and tags, same configuration. Never:
+scope, endpoint, model, backend), same `x-refrain-ttl` and tags, same configuration, and same class of calls: who
+waits for an answer is not made to wait for the batch lane's turn. Never:
 
 - requests that no cache may serve, whose answers are each client's own;
 - an explicit temperature above 0 without a seed: asking five times means wanting five;
@@ -14,10 +15,12 @@ scope, endpoint, model, backend), same `x-refrain-ttl` and tags, same configurat
 import asyncio
 from dataclasses import replace
 
+from backends.base import Priority
 from cache.entry import Entry
 from gateway.ask import Ask
 from gateway.cacheability import wants_its_own
 from gateway.directives import Directives
+from gateway.fallback import Chain
 from gateway.fill import Fill, Kitchen
 from gateway.flight import Flight, stopping
 from gateway.listener import Listener
@@ -34,7 +37,7 @@ MAX_REFRESHES = 32
 PASSING = frozenset({"purged_meanwhile", "policy_changed", "store_unavailable", "ttl_zero"})
 """Reasons for not storing an answer that say nothing about the next one."""
 
-Ident = tuple[bytes, float | None, tuple[str, ...], int]
+Ident = tuple[bytes, float | None, tuple[str, ...], int, Priority]
 
 
 class Flights:
@@ -124,7 +127,8 @@ class Flights:
             self._learn(ask, flight)
 
         def begin_fill(visit: Visit, ask: Ask, former: Fill | None) -> Fill:
-            return Fill(self._kitchen, visit, ask, anew=refresh, former=former)
+            chain = None if refresh else Chain.of(ask)
+            return Fill(self._kitchen, visit, ask, anew=refresh, former=former, chain=chain)
 
         shared = ident is not None
         flight = Flight(begin_fill, self._recorder, visit, ask, shared=shared, lasting=lasting, on_end=on_end)
@@ -136,7 +140,7 @@ class Flights:
 
     def _learn(self, ask: Ask, flight: Flight) -> None:
         """Remember whether answers under this key can be stored, as far as this one tells."""
-        if ask.bypass is not None:
+        if ask.bypass is not None or flight.fill.fallback:
             return
         if flight.outgrown:
             self._uncacheable.add(ask.key)
@@ -156,4 +160,4 @@ def _content_with(leader: Ask, ask: Ask) -> bool:
 
 
 def _ident(visit: Visit, ask: Ask) -> Ident:
-    return (ask.key, ask.directives.ttl, ask.directives.tags, visit.snapshot.generation)
+    return (ask.key, ask.directives.ttl, ask.directives.tags, visit.snapshot.generation, visit.priority(ask))

@@ -11,7 +11,8 @@ finds its answer by one digest. That is only right while nothing else could chan
   path as on the long one;
 - what is purged or evicted takes its aliases with it (cache.stores.memory).
 
-Bodies of all POST requests are read here, bounded, whichever route they go to.
+Bodies of all POST requests are read here, bounded, whichever route they go to; but of uploads, which are never whole in
+memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,6 +46,7 @@ INCOMING = "refrain.incoming"
 _lengths = Struct("<7Q").pack
 SHORT_LENGTH = 5
 """Digits of a Content-Length up to which a body is read before it is known who sends it: below 100 kB."""
+UPLOADS = "/v1/files"
 SIGNED = "/webhooks/"
 """Below this path it is a signature of the body that says who sends it."""
 MAX_SIGNED = 100_000
@@ -133,7 +135,7 @@ class Front:
         self._snapshot = snapshot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"].endswith(UPLOADS):
             await self._app(scope, receive, send)
             return
         started = perf_counter()

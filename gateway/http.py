@@ -24,6 +24,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._head = 0  # bytes since the last request whose head was complete
+        self._in_body = False
         self._first_head = self.loop.call_later(HEAD_TIMEOUT, transport.close)
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -75,10 +76,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stalled.cancel()
             self._stalled = None
 
+    def on_headers_complete(self) -> None:
+        self._in_body = True  # also when it was answered before it has come
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
     def data_received(self, data: bytes) -> None:
         # Once for every read, not once for every header: a hit feels the difference.
+        was_in_body = self._in_body
         HttpToolsProtocol.data_received(self, data)
-        if self.cycle is not None and not self.cycle.response_complete:
+        if was_in_body or self._in_body or (self.cycle is not None and not self.cycle.response_complete):
             self._head = 0
             self._first_head.cancel()
             return

@@ -129,16 +129,23 @@ class Meter:
         self._limits = limits
         self._clock = clock
 
-    def take(self) -> bool:
-        """Count one request, if it is within the limits."""
+    def take(self, spare: float = 0.0) -> bool:
+        """Count one request, if it is within the limits and leaves this share of each to others."""
         limiter = self._limiter
         for limit in self._limits:
-            if not limiter.test(limit):
+            if not limiter.test(limit, cost=1 + int(limit.amount * spare)):
                 return False
         for limit in self._limits:
             if limit.kind == "requests":
                 limiter.hit(limit)
         return True
+
+    def wait(self, spare: float = 0.0) -> float:
+        """Seconds after which `take` may be tried again that has just failed."""
+        limiter = self._limiter
+        full = [limit for limit in self._limits if not limiter.test(limit, cost=1 + int(limit.amount * spare))]
+        ends = [limiter.get_window_stats(limit)[0] for limit in full]
+        return max(0.001, max(ends, default=0.0) - self._clock())
 
     def charge(self, tokens: int, usd: float) -> None:
         """What an upstream call has taken."""

@@ -3,6 +3,7 @@
 import logging
 import sys
 import traceback
+from contextlib import suppress
 
 import structlog
 
@@ -17,7 +18,7 @@ def configure() -> None:
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _Logger(sys.stderr),
         cache_logger_on_first_use=True,
     )
     for name in ("cache", "backends"):
@@ -25,6 +26,17 @@ def configure() -> None:
         library.handlers = [_Forward()]
         library.setLevel(logging.INFO)
         library.propagate = False
+
+
+class _Logger(structlog.PrintLogger):
+    """A line that cannot be written (the disk is full, its reader has gone) is lost, and nothing else is."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 class _Forward(logging.Handler):

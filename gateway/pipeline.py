@@ -16,6 +16,8 @@ from cache.freshness import Verdict, expires_at, judge, refresh_at
 from cache.stores.memory import STEP, Slot
 from gateway.asgi import Receive, Scope, Send
 from gateway.ask import Ask, understand
+from gateway.auth import Entrant
+from gateway.batch.plain import PlainCalls
 from gateway.config.endpoints import Retrieval
 from gateway.deliver import deliver
 from gateway.errors import ApiError
@@ -46,13 +48,16 @@ class Pipeline:
     semantics: Semantics
     recorder: Recorder
     reception: Reception
+    later: PlainCalls
     clock: Callable[[], float]
     lookups: Durations = field(default_factory=Durations)
     explainer: Explainer = field(default_factory=Explainer)
 
-    async def __call__(self, api: Api, endpoint: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request to the endpoint of this name."""
-        visit = await self.reception(partial(self._answer, api), api, endpoint, scope, receive, send)
+    async def __call__(
+        self, api: Api, endpoint: str, scope: Scope, receive: Receive, send: Send, *, entrant: Entrant | None = None
+    ) -> None:
+        """Answer one request to the endpoint of this name; of `entrant` see Reception."""
+        visit = await self.reception(partial(self._answer, api), api, endpoint, scope, receive, send, entrant=entrant)
         if visit.ask is not None:
             await self.explainer.explain(visit, self.clock(), large=large_body(visit.incoming.body))
 
@@ -64,30 +69,30 @@ class Pipeline:
         d.model, d.backend, d.stream = ask.model, ask.backend.name, ask.form != "json"
         visit.phase("parse", at)
         if (retrieval := arrival.endpoint.config.retrieval) is None:
-            await self._answer_keyed(visit, ask, arrival.receive)
+            await self._answer_keyed(visit, ask, arrival)
         else:
-            await self._answer_grounded(visit, ask, retrieval, arrival.receive)
+            await self._answer_grounded(visit, ask, retrieval, arrival)
 
-    async def _answer_grounded(self, visit: Visit, ask: Ask, retrieval: Retrieval, receive: Receive) -> None:
+    async def _answer_grounded(self, visit: Visit, ask: Ask, retrieval: Retrieval, arrival: Arrival) -> None:
         """Answer from documents, or as the retriever's policy says where it is down."""
         try:
-            ask = await self.grounding(visit, ask, retrieval, receive)
+            ask = await self.grounding(visit, ask, retrieval, arrival.receive)
         except ApiError:
             visit.decision.outcome = "miss"
             raise
         if ask.grounds is None:  # nothing was asked of them
             ask = ask.resting_on(None)
         try:
-            await self._answer_keyed(visit, ask, receive)
+            await self._answer_keyed(visit, ask, arrival)
             return
         except DocumentsUnreachable as error:
             # What is made now is not what the key stands for: whoever waited under it begins anew, each by itself.
             ask, reason = without_documents(ask, retrieval), error.reason
         visit.decision.tiers = ()
         visit.tier("retrieval", "miss", reason)
-        await self._answer_keyed(visit, ask, receive)
+        await self._answer_keyed(visit, ask, arrival)
 
-    async def _answer_keyed(self, visit: Visit, ask: Ask, receive: Receive) -> None:
+    async def _answer_keyed(self, visit: Visit, ask: Ask, arrival: Arrival) -> None:
         """Answer a request whose key is known."""
         assert ask.key  # without one it would share its answer with everybody
         d = visit.decision
@@ -101,7 +106,10 @@ class Pipeline:
             message = "Nothing is cached for this request, and it asked for a cached answer only."
             raise ApiError(504, message, code="not_cached", headers={"x-should-retry": "false"})
         try:
-            await self._fetch(visit, ask, receive)
+            if self.later.take(visit, ask):
+                await self.later(visit, ask, arrival)
+            else:
+                await self._fetch(visit, ask, arrival.receive)
         except ApiError as error:
             if error.status < 500 or visit.outlet.started or not await self._instead(visit, ask):
                 raise
@@ -194,7 +202,8 @@ class Pipeline:
         if filled.slot is not None and filled.reuse is None:
             if visit.decision.outcome == "miss":  # one is enough to prepare what the next ones will be sent
                 await stored_form(self.cache.front, ask, filled.slot)
-            self._learn(visit, ask, filled.slot, filled.slot.now(self.clock(), monotonic()))
+            if filled.slot.entry.key == ask.key:  # not a fallback's answer: its own backend may be back any time
+                self._learn(visit, ask, filled.slot, filled.slot.now(self.clock(), monotonic()))
 
     def _learn(self, visit: Visit, ask: Ask, slot: Slot, now: float) -> None:
         """Let the same bytes come the short way next time."""

@@ -1,7 +1,7 @@
 """What a local engine is told of who asks: opaque names, so that it knows no tenant and no user.
 
 The salt names the partition of its prefix cache: a prompt never starts from keys and values that were computed in
-another one. The party is who shares the engine fairly with the others.
+another one. The party is who shares the engine fairly with the others; at a gate tenants take turns before parties.
 """
 
 from typing import Literal
@@ -28,6 +28,11 @@ def prefix_salt(scope: PrefixScope, tenant: str, user: str) -> str:
 def party(tenant: str, user: str) -> str:
     """One for each user of each tenant."""
     return _name("refrain.party.1", tenant, user)
+
+
+def tenant_name(tenant: str) -> str:
+    """One for each tenant."""
+    return _name("refrain.tenant.1", tenant)
 
 
 def _name(domain: str, *fields: str) -> str:

@@ -12,6 +12,8 @@ from functools import partial
 import structlog
 
 from gateway.asgi import Disconnected, Headers, Outlet, Receive, Scope, Send, read_headers
+from gateway.auth import Entrant
+from gateway.deadlines import deadline_of
 from gateway.decisions import Decision, new_request_id
 from gateway.errors import ApiError
 from gateway.flight import stopping
@@ -55,20 +57,33 @@ class Reception:
     clock: Callable[[], float]
 
     async def __call__(
-        self, handler: Handler, api: str, endpoint: str, scope: Scope, receive: Receive, send: Send, *, name: str = ""
+        self,
+        handler: Handler,
+        api: str,
+        endpoint: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        name: str = "",
+        entrant: Entrant | None = None,
     ) -> Visit:
-        """Let `handler` answer one request to the endpoint of this name."""
+        """Let `handler` answer one request to the endpoint of this name; `entrant` is who asks where the gateway itself
+        says so, for the batch lane, and counts in the limits when that has counted it."""
         incoming: Incoming = scope[INCOMING]
         decision = Decision(new_request_id(), self.clock(), "", api)
         finish = partial(self.recorder.finish, decision, incoming.started)
-        visit = Visit(self.snapshot(), incoming, decision, Outlet(send, finish))
+        visit = Visit(self.snapshot(), incoming, decision, Outlet(send, finish), batch=entrant is not None)
         try:
-            await handler(visit, await self._admit(visit, endpoint, scope, receive, name))
+            await handler(visit, await self._admit(visit, endpoint, scope, receive, name, entrant))
         except ApiError as error:
             await self._fail(visit, error)
         except Disconnected:
             decision.error, decision.status = "client_disconnected", CLIENT_GONE
         except asyncio.CancelledError:
+            if visit.batch:  # the lane lets go of it
+                decision.error, decision.status = "client_disconnected", CLIENT_GONE
+                raise
             # The server ends what has not ended within the grace, and waits for nothing but this.
             await self._fail(visit, stopping())
         except Exception as error:
@@ -78,16 +93,22 @@ class Reception:
             finish()
         return visit
 
-    async def _admit(self, visit: Visit, name: str, scope: Scope, receive: Receive, part: str) -> Arrival:
+    async def _admit(
+        self, visit: Visit, name: str, scope: Scope, receive: Receive, part: str, entrant: Entrant | None
+    ) -> Arrival:
         """Raises ApiError for who may not ask."""
         d, snapshot = visit.decision, visit.snapshot
         headers = read_headers(scope)
-        entrant = await snapshot.auth.enter(headers)
+        if entrant is None:
+            entrant = await snapshot.auth.enter(headers)
         d.principal, visit.credential = entrant.principal, entrant.credential
         d.endpoint = name if name in snapshot.endpoints else ""
-        entrant.take()
+        if not visit.batch:
+            entrant.take()
         endpoint = snapshot.endpoint(name)
         endpoint.admit(entrant.principal)
+        if not visit.batch:  # nobody waits for those
+            visit.deadline = deadline_of(endpoint.config.deadline, headers, visit.incoming.started)
         visit.phase("auth", visit.incoming.started)
         query = scope["query_string"].decode("latin-1")
         return Arrival(endpoint, entrant.principal, visit.incoming.body, headers, query, receive, part)

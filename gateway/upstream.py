@@ -12,17 +12,9 @@ from typing import Any
 
 import msgspec
 
-from backends.base import (
-    Backend,
-    BackendError,
-    BackendStarting,
-    BackendTimeout,
-    Call,
-    ConnectFailed,
-    Reply,
-    ReplyBroken,
-)
+from backends.base import Backend, BackendError, Call, Reply
 from cache.entry import Usage
+from gateway.backend_errors import failure
 from gateway.errors import ApiError
 from gateway.wire.sse import DONE, EventParser, EventTooLarge
 
@@ -153,23 +145,6 @@ def upstream_id(reply: Reply) -> str:
     """The provider's own request id, for support cases; only what is safe in a header."""
     found = reply.headers.get("x-request-id", "")
     return found if len(found) <= 128 and found.isascii() and found.isprintable() else ""
-
-
-def failure(error: BackendError) -> ApiError:
-    """What a client is told when a backend gave no usable reply."""
-    text = str(error)
-    match error:
-        case BackendStarting():
-            retry = {"retry-after": str(max(1, round(error.retry_after)))}
-            return ApiError(503, text, code="backend_starting", headers=retry)
-        case BackendTimeout():
-            return ApiError(504, text, code=f"backend_timeout_{error.phase}")
-        case ConnectFailed():
-            return ApiError(502, text, code="backend_unreachable")
-        case ReplyBroken():
-            return ApiError(502, text, code="backend_reply_broken")
-        case _:
-            return ApiError(502, text, code="backend_reply_too_large")
 
 
 def timings(reply: Reply) -> dict[str, float]:

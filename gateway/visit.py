@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from time import perf_counter
 
+from backends.base import Priority
 from cache.stores.memory import Slot
 from gateway.asgi import Outlet
 from gateway.ask import Ask
@@ -19,7 +20,8 @@ from gateway.why.nearest import Before
 class Visit:
     """`credential` is what the client came in by, None before it has; `spare` is a stale answer that may stand in for a
     backend's error, found at `mark` in the order of purges; `spent` is what the cache's own work has cost and
-    nobody has charged yet."""
+    nobody has charged yet; `deadline` is when its answer has to begin, by perf_counter(); `batch`: it was made by the
+    batch lane, whatever its endpoint's priority."""
 
     snapshot: Snapshot
     incoming: Incoming
@@ -29,6 +31,8 @@ class Visit:
     spare: Slot | None = None
     mark: int = 0
     spent: Charge | None = None
+    deadline: float | None = None
+    batch: bool = False
     ask: Ask | None = None  # what no cache has answered, when so much was `known` of what was asked before
     known: Before | None = None
 
@@ -41,6 +45,10 @@ class Visit:
     def left(self, budget: float | None) -> float | None:
         """Seconds that are left of so many since the request arrived; None where there is no budget."""
         return None if budget is None else budget - (perf_counter() - self.incoming.started)
+
+    def priority(self, ask: Ask) -> Priority:
+        """The class of the calls that are made for it."""
+        return "batch" if self.batch else ask.endpoint.config.priority
 
     def tier(
         self,

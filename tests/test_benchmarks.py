@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks import embedding, engine, hits, index, latency, meaning, retrieval, seeing, streams
+from benchmarks import batches, burst, embedding, engine, hits, index, latency, meaning, retrieval, seeing, streams
 from benchmarks.report import Figures, Row, table
 from tests.support.process import ROOT, environment
 
@@ -48,6 +48,25 @@ def test_seeing() -> None:
     assert f["seeing_ratio"] > 0
     assert f["ring_mb"] < 200
     assert bars(seeing.rows(f)) == [">= 0.93x", "<= 200 MB"]
+
+
+@pytest.mark.slow
+def test_batches() -> None:
+    f = measured("batches")
+    assert f["calls"] == f["distinct"] < f["lines"]
+    assert min(f["remote_alone_ms"], f["remote_beside_ms"]) >= 50  # what the upstream takes
+    assert f["accepted_s"] > 0
+    assert f["grown_mb"] < 300
+    assert bars(batches.rows(f)) == ["300", "<= 1.3x", "<= 2x", "<= 10 s, 300 MB"]
+
+
+@pytest.mark.slow
+def test_burst() -> None:
+    f = measured("burst")
+    assert f["calm_refused"] == 0
+    assert 0 < f["refused_share"] < 1
+    assert 0 < f["refused_p99_ms"] < f["burst_p99_ms"]
+    assert bars(burst.rows(f)) == ["<= 2x", "flat"]
 
 
 @pytest.mark.slow

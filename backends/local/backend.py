@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import structlog
 
-from backends.base import BackendStarting, Call, ConnectFailed, Reply, State
+from backends.base import BackendStarting, Call, ConnectFailed, Priority, Reply, State
 from backends.local.limits import KV_MEMORY, MAX_QUEUE, MAX_RUNNING
 from backends.local.models import revision
 from backends.local.precision import check_quantization, resolve_precision
@@ -14,15 +14,16 @@ from backends.supervisor import HANG_AFTER, Supervisor
 START_WAIT = 20.0  # seconds that a call waits for an engine that is starting
 NOTICE = 1.0  # seconds within which the supervisor knows of an engine that has ended
 RETRY_AFTER = 5.0
-SALT, PARTY = "x-refrain-prefix-salt", "x-refrain-party"
+BATCH_PATIENCE = 86_400.0  # seconds for each phase of a batch call
+SALT, PARTY, PRIORITY = "x-refrain-prefix-salt", "x-refrain-party", "x-refrain-priority"
 
 log = structlog.get_logger("engine")
 
 
 class LocalBackend:
     """Serves `model` at `precision` (auto, fp32, bf16) with weights quantized to `quantize` (none, int8, int4). At most
-    `max_running` choices are written at once and `max_queue` requests wait behind them, beyond that it answers 429;
-    `kv_memory` bytes hold their keys and values and the prefix cache.
+    `max_running` choices are written at once and `max_queue` requests of each priority wait behind them, beyond that it
+    answers 429; `kv_memory` bytes hold their keys and values and the prefix cache.
 
     Raises ValueError for a precision or quantization that cannot be. A model that cannot be found or loaded makes the
     backend "down", with the reason in `detail`."""
@@ -63,7 +64,7 @@ class LocalBackend:
         )
         self._first_byte = first_byte_timeout
         self._between_chunks = between_chunks_timeout
-        self._remote: RemoteBackend | None = None
+        self._remotes: dict[Priority, RemoteBackend] = {}  # empty while there is no engine
 
     @property
     def detail(self) -> str:
@@ -78,15 +79,18 @@ class LocalBackend:
     async def start(self) -> None:
         """Start the engine, without waiting for it. Raises OSError where no process can be started."""
         await self._supervisor.start()
-        self._remote = RemoteBackend(
-            self.name,
-            base_url="http://engine/v1",
-            uds=self._supervisor.uds,
-            first_byte_timeout=self._first_byte,
-            between_chunks_timeout=self._between_chunks,
-            revision=self.revision,
-        )
-        await self._remote.start()
+        # Batch calls wait in the engine for as long as others come before them; one that hangs is found by its pulse.
+        patience: dict[Priority, float] = {"interactive": self._first_byte, "batch": BATCH_PATIENCE}
+        for priority, seconds in patience.items():
+            self._remotes[priority] = RemoteBackend(
+                self.name,
+                base_url="http://engine/v1",
+                uds=self._supervisor.uds,
+                first_byte_timeout=seconds,
+                between_chunks_timeout=self._between_chunks if priority == "interactive" else BATCH_PATIENCE,
+                revision=self.revision,
+            )
+            await self._remotes[priority].start()
 
     async def wait_ready(self, seconds: float) -> bool:
         """Whether the engine is ready, within so many seconds."""
@@ -95,21 +99,21 @@ class LocalBackend:
     async def send(self, call: Call) -> Reply:
         """As Backend.send. Waits a while for an engine that is starting; raises BackendStarting after that, and
         ConnectFailed for one that is down."""
-        headers = ((SALT, call.prefix_salt), (PARTY, call.party))
+        headers = ((SALT, call.prefix_salt), (PARTY, call.party), (PRIORITY, call.priority))
         call = replace(call, headers=(*call.headers, *((name, value) for name, value in headers if value)))
-        remote = await self._ready()
+        remote = await self._ready(call.priority)
         try:
             return await remote.send(call)
         except ConnectFailed:
             # The engine has ended a moment ago, and nothing was sent: the next one can have it.
             if not await self._supervisor.wait_unready(NOTICE):
                 raise
-        remote = await self._ready()
+        remote = await self._ready(call.priority)
         return await remote.send(call)
 
-    async def _ready(self) -> RemoteBackend:
-        if self._remote is not None and await self._supervisor.wait_ready(START_WAIT):
-            return self._remote
+    async def _ready(self, priority: Priority) -> RemoteBackend:
+        if self._remotes and await self._supervisor.wait_ready(START_WAIT):
+            return self._remotes[priority]
         if self.state() == "down":
             # The reason may name a path of this machine, which is not for every client.
             raise ConnectFailed("The local engine is down. The gateway's log says why.")
@@ -121,6 +125,6 @@ class LocalBackend:
     async def aclose(self) -> None:
         """End the engine, which tells the clients of running streams, then the connections to it."""
         await self._supervisor.aclose()
-        if self._remote is not None:
-            await self._remote.aclose()
-            self._remote = None
+        for remote in self._remotes.values():
+            await remote.aclose()
+        self._remotes = {}

@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect
 
+from backends.base import Priority
 from backends.local.embedding_model import DEFAULT_MODEL, EmbeddingModel
 from backends.local.errors import RequestError, missing, unsupported, wrong_type, wrong_value
 from backends.local.fields import integer
+from backends.local.turns import Turns
+from backends.local.work import QueueFull
 
 if TYPE_CHECKING:
     import numpy as np
 
 MAX_INPUTS = 2048  # as at OpenAI
 MAX_WAITING = 64
-"""Requests at once."""
+"""Requests of one priority at once."""
 BATCH = 32
 RETRY_AFTER = 5
 KINDS = "a string, a list of strings, a list of token ids, or a list of lists of token ids"
@@ -113,35 +116,38 @@ class Embeddings:
         self._log = log
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embeddings")
         self._model: EmbeddingModel | None = None
-        self._waiting = 0
+        self._turns = Turns(MAX_WAITING)
 
-    async def answer(self, request: EmbeddingRequest, left: Callable[[], Awaitable[bool]]) -> EmbeddingReply:
+    async def answer(
+        self, request: EmbeddingRequest, left: Callable[[], Awaitable[bool]], priority: Priority = "interactive"
+    ) -> EmbeddingReply:
         """Raises RequestError, and ClientDisconnect where the client has gone, as `left` tells."""
-        if self._waiting >= MAX_WAITING:
+        try:
+            async with self._turns.wait(priority):
+                return await self._answer(request, left)
+        except QueueFull as error:
             raise RequestError(
                 "Too many requests are waiting for the embedding model. Try again later.",
                 status=429,
                 type="rate_limit_error",
                 code="rate_limit_exceeded",
                 retry_after=RETRY_AFTER,
-            )
-        self._waiting += 1
-        try:
-            model = await self._run(self._loaded)
-            sizes = await self._run(partial(_sizes, model, request))
-            # Texts of one length together: the others of a batch are padded to its longest.
-            order = sorted(range(len(sizes)), key=lambda index: sizes[index])
-            vectors: dict[int, np.ndarray] = {}
-            for start in range(0, len(order), BATCH):
-                if await left():
-                    raise ClientDisconnect
-                part = order[start : start + BATCH]
-                made = await self._run(partial(_vectors, model, [request.inputs[i] for i in part]))
-                vectors.update(zip(part, made, strict=True))
-            rows = [vectors[index] for index in range(len(sizes))]
-            return await self._run(partial(_reply, self.name, rows, sum(sizes), request.base64))
-        finally:
-            self._waiting -= 1
+            ) from error
+
+    async def _answer(self, request: EmbeddingRequest, left: Callable[[], Awaitable[bool]]) -> EmbeddingReply:
+        model = await self._run(self._loaded)
+        sizes = await self._run(partial(_sizes, model, request))
+        # Texts of one length together: the others of a batch are padded to its longest.
+        order = sorted(range(len(sizes)), key=lambda index: sizes[index])
+        vectors: dict[int, np.ndarray] = {}
+        for start in range(0, len(order), BATCH):
+            if await left():
+                raise ClientDisconnect
+            part = order[start : start + BATCH]
+            made = await self._run(partial(_vectors, model, [request.inputs[i] for i in part]))
+            vectors.update(zip(part, made, strict=True))
+        rows = [vectors[index] for index in range(len(sizes))]
+        return await self._run(partial(_reply, self.name, rows, sum(sizes), request.base64))
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

@@ -2,11 +2,15 @@
 
 import time
 from collections import deque
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from backends.base import Priority
+
 WINDOW = 60.0
 """Seconds that the rates look back."""
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 
 
@@ -33,8 +37,8 @@ class Metrics:
             "refrain_engine_prefix_lookups", "Prompts by what the prefix cache had.", ["outcome"], registry=registry
         )
         self.busy = Counter("refrain_engine_busy_seconds", "Seconds in which the model worked.", registry=registry)
-        self.waiting = Gauge("refrain_engine_waiting", "Requests in the queue.", registry=registry)
-        self.running = Gauge("refrain_engine_running", "Choices being written.", registry=registry)
+        self.waiting = Gauge("refrain_engine_waiting", "Requests in the queue.", ["priority"], registry=registry)
+        self.running = Gauge("refrain_engine_running", "Choices being written.", ["priority"], registry=registry)
         self.kv_total = Gauge("refrain_engine_kv_capacity_tokens", "Tokens there is memory for.", registry=registry)
         self.kv_used = Gauge(
             "refrain_engine_kv_used_tokens", "Tokens that requests and the prefix cache hold.", registry=registry
@@ -42,9 +46,13 @@ class Metrics:
         self.kv_prefix = Gauge("refrain_engine_kv_prefix_tokens", "Those of the prefix cache.", registry=registry)
         self.preempted = Counter(
             "refrain_engine_preempted",
-            "Choices that had to give their memory to others.",
+            "Choices that had to give their place or their memory to others.",
+            ["priority"],
             registry=registry,
         )
+        for priority in PRIORITIES:
+            for gauge in (self.waiting, self.running, self.preempted):
+                gauge.labels(priority)  # 0, where it would be missing
         self.ended = Counter(
             "refrain_engine_ended", "Requests that came to no end, by reason.", ["reason"], registry=registry
         )

@@ -47,6 +47,11 @@ class PrefixCache:
         self._idle: list[tuple[int, int, _Node]] = []
         self.blocks = 0
 
+    @property
+    def available(self) -> int:
+        """Tokens of the budget that are free, or would be without this cache."""
+        return self._budget.free + self.blocks * BLOCK
+
     def known(self, salt: str, tokens: Sequence[int]) -> int:
         """How many tokens `fill` would find. They count as used."""
         return len(self._match(salt, tokens[: len(tokens) - 1])) * BLOCK
@@ -86,7 +91,7 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Drop everything."""
-        self.make_room(self._budget.free + self.blocks * BLOCK)
+        self.make_room(self.available)
 
     def _match(self, salt: str, tokens: Sequence[int]) -> list[_Node]:
         """The path of whole blocks at the beginning of `tokens`, which is used now."""
@@ -128,7 +133,7 @@ class PrefixCache:
 
     def _drop_until(self, tokens: int) -> bool:
         """Drop what was not used just now, the least recently used first."""
-        if self._budget.free + self.blocks * BLOCK < tokens:
+        if self.available < tokens:
             return False
         while self._budget.free < tokens:
             if not self._idle or self._idle[0][0] == self._now:

@@ -1,13 +1,15 @@
 """The sequences that are in the model together, and the memory they share with the prefix cache. One thread uses this.
 
 A sequence gets memory for all its tokens when it comes in and more while it grows. When there is none left, the one
-that came in last has to leave; its tokens are computed again when it comes back.
+that came in last has to leave; what the prefix cache cannot keep of it is computed again when it comes back. Batch
+sequences leave before interactive ones, and also when one of these wants to come in.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
+from backends.base import Priority
 from backends.local.kv import GROWTH, Budget
 from backends.local.plan import plan
 from backends.local.prefix import BLOCK, PrefixCache
@@ -35,27 +37,32 @@ class Running:
     def __contains__(self, sequence: object) -> bool:
         return sequence in self._sequences
 
-    @property
-    def free(self) -> int:
-        """How many more may come in, if there is memory."""
-        return self._most - len(self._sequences)
+    def free(self, priority: Priority) -> int:
+        """How many more of this priority may come in, if there is memory."""
+        return self._most - len(self) + len(self._yielding(priority))
 
-    def parties(self) -> Mapping[str, int]:
-        return Counter(sequence.party for sequence in self._sequences)
+    def parties(self, priority: Priority) -> Mapping[str, int]:
+        return Counter(sequence.party for sequence in self.of(priority))
 
-    def room(self, sequence: Sequence) -> Literal["yes", "later", "never"]:
-        """Whether this one can come in. Makes room in the prefix cache for it."""
-        if self.free <= 0:
+    def of(self, priority: Priority) -> list[Sequence]:
+        return [sequence for sequence in self if sequence.priority == priority]
+
+    def room(self, sequence: Sequence, put_out: Callable[[Sequence], None]) -> Literal["yes", "later", "never"]:
+        """Whether this one can come in. Makes room for it, in the prefix cache and among those that make way for it,
+        which `put_out` gets: the latest first, and no more than need be."""
+        yielding = self._yielding(sequence.priority)
+        staying = len(self) - len(yielding)
+        if staying >= self._most:
             return "later"
         # What it can use of the prefix cache counts as used, so that it does not go to make room for it.
         self._prefix.known(sequence.job.work.salt, sequence.tokens)
         wanted = sequence.kv.wanted(len(sequence.tokens) + 1)
+        if self._prefix.available + sum(other.kv.capacity for other in yielding) < wanted + GROWTH * staying:
+            return "later" if staying else "never"
         # Those that run will grow; without this reserve they would put out the new one at once.
-        if self._prefix.make_room(wanted + GROWTH * len(self._sequences)):
-            return "yes"
-        if self._sequences:
-            return "later"
-        return "yes" if self._prefix.make_room(wanted) else "never"
+        while len(self) >= self._most or not self._prefix.make_room(wanted + GROWTH * len(self)):
+            self._leave(yielding.pop(), put_out)
+        return "yes"
 
     def add(self, sequence: Sequence) -> None:
         """Let one in that there is room for. It is in, too, where the system has no memory for it."""
@@ -73,9 +80,7 @@ class Running:
         for sequence, count in parts:
             length = sequence.kv.length + count
             while sequence in self and not self._prefix.make_room(sequence.kv.wanted(length)):
-                last = self._sequences[-1]
-                self.remove(last)
-                put_out(last)
+                self._leave((self.of("batch") or self._sequences)[-1], put_out)
             if sequence in self:
                 try:
                     sequence.kv.grow(length)
@@ -86,6 +91,15 @@ class Running:
     def keep(self, sequence: Sequence) -> None:
         """Remember in the prefix cache what was computed of a sequence."""
         self._prefix.keep(sequence.job.work.salt, sequence.tokens[: sequence.kv.length], sequence.kv)
+
+    def _leave(self, sequence: Sequence, put_out: Callable[[Sequence], None]) -> None:
+        self.keep(sequence)
+        self.remove(sequence)
+        put_out(sequence)
+
+    def _yielding(self, priority: Priority) -> list[Sequence]:
+        """Those that make way for one of this priority."""
+        return self.of("batch") if priority == "interactive" else []
 
     def _plan(self) -> Parts:
         left: list[int] = []
@@ -101,14 +115,19 @@ class Running:
             left.append(sequence.left)
         # A short one that waits for a long one must not wait as long as that: it lends it its place.
         urgent = [sequence.left for sequence in self._sequences]
+        batch = {number for number, sequence in enumerate(self._sequences) if sequence.priority == "batch"}
         for number, leader in reversed(leaders.items()):
-            urgent[leader] = min(urgent[leader], urgent[number])
-        return [(self._sequences[part.index], part.tokens) for part in plan(left, urgent)]
+            if (number in batch) == (leader in batch):
+                urgent[leader] = min(urgent[leader], urgent[number])
+        return [(self._sequences[part.index], part.tokens) for part in plan(left, urgent, batch)]
 
     def _leader(self, sequence: Sequence, number: int) -> int | None:
-        """The one that came in earlier and computes tokens that this one can soon take from the prefix cache."""
+        """The one that came in earlier and computes tokens that this one can soon take from the prefix cache. With a
+        batch one that may take long: no interactive one waits for it."""
         known = self._prefix.known(sequence.job.work.salt, sequence.tokens)
         for leader, other in enumerate(self._sequences[:number]):
+            if sequence.priority == "interactive" and other.priority == "batch":
+                continue
             shared = min(other.shared(sequence), len(sequence.tokens) - 1) // BLOCK * BLOCK
             if shared > known and other.kv.length < shared:
                 return leader

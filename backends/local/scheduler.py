@@ -17,15 +17,15 @@ import torch
 
 from backends.local.attention import Segment
 from backends.local.choice import Choice
-from backends.local.fair import FairQueue
 from backends.local.kv import GROWTH, Budget, SequenceKv
-from backends.local.metrics import Metrics
+from backends.local.metrics import PRIORITIES, Metrics
 from backends.local.prefix import BLOCK, PrefixCache
 from backends.local.runner import Runner
 from backends.local.running import Running
 from backends.local.sampler import Drawn, Sampler, draw
 from backends.local.sequence import Job, Sequence
-from backends.local.work import Begun, ChoiceEnd, Event, Failed, FailReason, Piece, QueueFull, Usage, Work
+from backends.local.waiting import Waiting
+from backends.local.work import Begun, ChoiceEnd, Event, Failed, FailReason, Piece, Usage, Work
 
 Open = Callable[[Work, int], tuple[Sampler, Choice]]
 """Makes what writes one choice (by its index) of a request."""
@@ -33,7 +33,8 @@ Open = Callable[[Work, int], tuple[Sampler, Choice]]
 
 class Scheduler:
     """`kv_tokens`: how many tokens' keys and values may be held, by running requests and the prefix cache together; no
-    request may need more (`capacity`). `max_running` sequences run at once, `max_queue` requests may wait behind."""
+    request may need more (`capacity`). `max_running` sequences run at once, `max_queue` requests of each priority may
+    wait behind."""
 
     def __init__(
         self,
@@ -48,13 +49,12 @@ class Scheduler:
     ) -> None:
         self._runner = runner
         self._open = open_choice
-        self._max_queue = max_queue
         self._metrics = metrics
         self._log = log
         self.budget = Budget(kv_tokens)
         self.prefix = PrefixCache(self.budget)
         self._changed = threading.Condition()
-        self._queue: FairQueue[Sequence] = FairQueue()
+        self._queue = Waiting(max_queue, metrics)
         self._running = Running(self.budget, self.prefix, max_running)
         self._closed = False
         self._step_began: float | None = None
@@ -91,7 +91,7 @@ class Scheduler:
         """Drop the request: at once where it waits, before the next step where it runs. Harmless after its end."""
         job.cancelled.set()
         with self._changed:
-            waiting = self._withdraw(job)
+            waiting = self._queue.withdraw(job)
         if waiting:
             self._tell({job}, "cancelled")
 
@@ -99,37 +99,17 @@ class Scheduler:
         """End everything and wait, `timeout` seconds at most, for the running step."""
         with self._changed:
             self._closed = True
-            jobs = [job for job in {sequence.job for sequence in self._queue} if self._withdraw(job)]
+            jobs = [job for job in {sequence.job for sequence in self._queue} if self._queue.withdraw(job)]
             self._changed.notify()
         self._tell(jobs, "stopping")
         self._thread.join(timeout)
 
     def _enqueue(self, job: Job, opened: list[tuple[Sampler, Choice]]) -> None:
-        # What fits beside the running ones leaves the queue with the next step: it does not count.
-        free, behind = self._running.free, 0
-        for other in dict.fromkeys([*(s.job for s in self._queue if s.job.started is None), job]):
-            free -= other.work.n
-            behind += free < 0
-        if behind > self._max_queue:
-            raise QueueFull
+        self._queue.check(job, self._running.free(job.work.priority))
         for sampler, choice in opened:
             kv = SequenceKv(self._runner.shape, self.budget)
             self._queue.put(Sequence(job, list(job.work.prompt), kv, sampler, choice))
-        self._metrics.waiting.set(self._waiting())
         self._changed.notify()
-
-    def _waiting(self) -> int:
-        return len({sequence.job for sequence in self._queue if sequence.job.started is None})
-
-    def _withdraw(self, job: Job) -> bool:
-        """Take a request that has not started out of the queue; whether it was there."""
-        mine = [sequence for sequence in self._queue if sequence.job is job]
-        if job.started is not None or not mine:
-            return False
-        for sequence in mine:
-            self._queue.remove(sequence)
-        self._metrics.waiting.set(self._waiting())
-        return True
 
     def _run(self) -> None:
         while self._wait():
@@ -143,7 +123,8 @@ class Scheduler:
             self._metrics.stepped(time.perf_counter() - began, made)
             self._metrics.kv_used.set(self.budget.used)
             self._metrics.kv_prefix.set(self.prefix.blocks * BLOCK)
-            self._metrics.running.set(len(self._running))
+            for priority in PRIORITIES:
+                self._metrics.running.labels(priority).set(len(self._running.of(priority)))
         self._end(self._everybody(), "stopping")
 
     def _wait(self) -> bool:
@@ -193,8 +174,8 @@ class Scheduler:
     def _admit(self) -> None:
         while True:
             with self._changed:
-                sequence = self._queue.first(self._running.parties())
-            if sequence is None or (room := self._running.room(sequence)) == "later":
+                sequence = self._queue.first(self._running.parties)
+            if sequence is None or (room := self._running.room(sequence, self._put_out)) == "later":
                 return
             if room == "never":
                 self._end({sequence.job}, "out_of_memory")
@@ -202,17 +183,16 @@ class Scheduler:
             with self._changed:
                 if sequence.job.cancelled.is_set() or self._closed:  # it may have left the queue meanwhile
                     return
-                self._queue.take(sequence)
                 if sequence.job.started is None:
                     sequence.job.started = time.perf_counter()
-                self._metrics.waiting.set(self._waiting())
+                self._queue.take(sequence)
             try:
                 self._running.add(sequence)
             except Exception as error:
                 self._failed({sequence.job}, error)
 
     def _put_out(self, sequence: Sequence) -> None:
-        self._metrics.preempted.inc()
+        self._metrics.preempted.labels(sequence.priority).inc()
         with self._changed:
             self._queue.put_back(sequence)
 
@@ -268,12 +248,9 @@ class Scheduler:
         for sequence in mine:
             self._running.remove(sequence)
         with self._changed:
-            waiting = [sequence for sequence in self._queue if sequence.job in jobs]
-            for sequence in waiting:
-                self._queue.remove(sequence)
-            self._metrics.waiting.set(self._waiting())
+            waiting = self._queue.drop(jobs)
         # Not those that `cancel` has just taken out of the queue.
-        self._tell({sequence.job for sequence in [*mine, *waiting]}, reason)
+        self._tell({sequence.job for sequence in mine} | waiting, reason)
 
     def _tell(self, jobs: Collection[Job], reason: FailReason) -> None:
         for job in jobs:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from backends.base import Priority
 from backends.local.choice import Choice
 from backends.local.kv import SequenceKv
 from backends.local.sampler import Sampler
@@ -47,6 +48,10 @@ class Sequence:
     @property
     def party(self) -> str:
         return self.job.work.party
+
+    @property
+    def priority(self) -> Priority:
+        return self.job.work.priority
 
     @property
     def left(self) -> int:

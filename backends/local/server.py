@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from backends.base import Priority
 from backends.local.answer import CLIENT_LEFT, Answer, error_response
 from backends.local.embeddings import parse_embeddings
 from backends.local.errors import RequestError, wrong_value
@@ -22,7 +23,7 @@ from backends.local.limits import STALLED
 from backends.local.params import ChatRequest, TextRequest, parse_chat, parse_text
 from backends.local.replies import ChatForm, Head, TextForm
 from backends.local.service import Service, log
-from backends.local.work import Event
+from backends.local.work import Event, Origin
 
 MAX_BODY = 10 * 2**20
 LARGE_BODY = 100_000
@@ -31,6 +32,8 @@ SALT_HEADER = "x-refrain-prefix-salt"
 """Names the partition of the prefix cache: requests with different ones share nothing."""
 PARTY_HEADER = "x-refrain-party"
 """Who shares the model fairly with others."""
+PRIORITY_HEADER = "x-refrain-priority"
+"""`interactive`, which goes without saying, or `batch`."""
 MAX_LABEL = 128
 
 T = TypeVar("T")
@@ -112,9 +115,9 @@ async def _answer(
         loop.call_soon_threadsafe(events.put_nowait, event)
 
     try:
-        salt, party = _label(request, SALT_HEADER), _label(request, PARTY_HEADER)
+        origin = Origin(_label(request, SALT_HEADER), _label(request, PARTY_HEADER), _priority(request))
         parsed = await _parsed(request, parse)
-        job = await service.submit(parsed, emit, salt=salt, party=party)
+        job = await service.submit(parsed, emit, origin)
     except Exception as error:
         return _failure(service, error, head.id)
     options = parsed.options
@@ -133,8 +136,9 @@ async def _answer(
 async def _embed(service: Service, request: Request) -> Response:
     request_id = _new_id("embd-")
     try:
+        priority = _priority(request)
         parsed = await _parsed(request, parse_embeddings)
-        reply = await service.embed(parsed, request.is_disconnected)
+        reply = await service.embed(parsed, request.is_disconnected, priority)
     except Exception as error:
         return _failure(service, error, request_id)
     service.metrics.requests.labels("200").inc()
@@ -160,6 +164,13 @@ def _label(request: Request, name: str) -> str:
     if len(value) > MAX_LABEL or not (value.isascii() and value.isprintable()):
         raise wrong_value(name, f"at most {MAX_LABEL} printable ASCII characters")
     return value
+
+
+def _priority(request: Request) -> Priority:
+    value = request.headers.get(PRIORITY_HEADER, "")
+    if value not in ("", "interactive", "batch"):
+        raise wrong_value(PRIORITY_HEADER, "interactive or batch")
+    return "batch" if value == "batch" else "interactive"
 
 
 async def _parsed(request: Request, parse: Callable[[object], T]) -> T:

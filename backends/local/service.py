@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backends.base import Priority
 from backends.local import limits
 from backends.local.cpu import worker_threads
 from backends.local.embeddings import EmbeddingReply, EmbeddingRequest, Embeddings
@@ -17,7 +18,8 @@ from backends.local.models import find
 from backends.local.params import ChatRequest, TextRequest
 from backends.local.precision import check_quantization, resolve_precision
 from backends.local.progress import StartProgress
-from backends.local.work import Event, QueueFull, Work
+from backends.local.turns import Turns
+from backends.local.work import Event, Origin, QueueFull, Work
 
 # These import torch, which takes seconds: the server listens before that.
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Service:
         self._ready: Ready | None = None
         # One thread: a fast tokenizer may not be entered twice.
         self._tokenizing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer")
-        self._reading = 0  # requests that this thread has
+        self._turns = Turns(max_queue + max_running)  # of this thread
         self._embeddings = Embeddings(log=log)
         self.progress = StartProgress()
         self.metrics = Metrics()
@@ -113,29 +115,27 @@ class Service:
         self._ready = Ready(loaded, opener, scheduler)
         self.progress.finish(f"{self.system_fingerprint} is ready after {time.perf_counter() - start:.1f} s")
 
-    async def submit(
-        self, request: ChatRequest | TextRequest, emit: Callable[[Event], None], *, salt: str = "", party: str = ""
-    ) -> "Job":
-        """Queue a request; `emit` is called with the events of its answer, from other threads. `salt` and `party` are
-        those of Work. Raises RequestError: not ready, a model that is not ours, a prompt or parameters that this model
-        cannot take, too long, too many waiting."""
+    async def submit(self, request: ChatRequest | TextRequest, emit: Callable[[Event], None], origin: Origin) -> "Job":
+        """Queue a request; `emit` is called with the events of its answer, from other threads. Raises RequestError: not
+        ready, a model that is not ours, a prompt or parameters that this model cannot take, too long, too many
+        waiting."""
         self._check_model(request.options.model, self.name)
         ready = self._when_ready()
-        if self._reading >= self._max_queue + self._max_running:
-            raise _queue_full()
-        self._reading += 1
+        loop = asyncio.get_running_loop()
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._tokenizing, self._submit, ready, request, emit, salt, party)
-        finally:
-            self._reading -= 1
+            async with self._turns.wait(origin.priority):
+                return await loop.run_in_executor(self._tokenizing, self._submit, ready, request, emit, origin)
+        except QueueFull as error:
+            raise _queue_full() from error
 
-    async def embed(self, request: EmbeddingRequest, left: Callable[[], Awaitable[bool]]) -> EmbeddingReply:
+    async def embed(
+        self, request: EmbeddingRequest, left: Callable[[], Awaitable[bool]], priority: Priority
+    ) -> EmbeddingReply:
         """As Embeddings.answer, and raises RequestError for a model that is not ours. Not before the language model is
         ready: while transformers loads it in bf16, that is every new model's number format."""
         self._check_model(request.model, self._embeddings.name)
         self._when_ready()
-        return await self._embeddings.answer(request, left)
+        return await self._embeddings.answer(request, left, priority)
 
     def cancel(self, job: "Job") -> None:
         self._running().scheduler.cancel(job)
@@ -169,9 +169,9 @@ class Service:
         )
 
     def _submit(
-        self, ready: Ready, request: ChatRequest | TextRequest, emit: Callable[[Event], None], salt: str, party: str
+        self, ready: Ready, request: ChatRequest | TextRequest, emit: Callable[[Event], None], origin: Origin
     ) -> "Job":
-        """In the tokenizing thread: a long prompt, or a schema, takes its time."""
+        """In the tokenizing thread: a long prompt, or a schema, takes its time. Raises QueueFull."""
         options = request.options
         context, memory = ready.loaded.context, ready.scheduler.capacity
         if isinstance(request, ChatRequest):
@@ -214,15 +214,13 @@ class Service:
             stops=options.stops,
             ignore_eos=options.ignore_eos,
             schema=options.schema,
-            salt=salt,
-            party=party,
+            salt=origin.salt,
+            party=origin.party,
+            priority=origin.priority,
         )
         if work.schema is not None:
             ready.opener.check(work.schema)
-        try:
-            return ready.scheduler.submit(work, emit)
-        except QueueFull as error:
-            raise _queue_full() from error
+        return ready.scheduler.submit(work, emit)
 
     def _running(self) -> Ready:
         if self._ready is None:

@@ -6,6 +6,8 @@ No torch here, so that the server can answer while torch is still being imported
 from dataclasses import dataclass
 from typing import Literal
 
+from backends.base import Priority
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -27,12 +29,20 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What a request's headers say: `salt` names the partition of the prefix cache, nothing is shared between two;
+    `party` is who shares the model fairly with the others; both are opaque. What is interactive makes what is batch
+    wait."""
+
+    salt: str = ""
+    party: str = ""
+    priority: Priority = "interactive"
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """`max_tokens` and `stops` hold for each of the `n` choices. With `ignore_eos` the model's end token is a token
-    like any other. `schema` is a JSON schema, as text, that the answer must obey.
-
-    `salt` names the partition of the prefix cache: nothing is shared between two. `party` is who shares the model
-    fairly with the others; both are opaque."""
+    like any other. `schema` is a JSON schema, as text, that the answer must obey. The rest is as in Origin."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
@@ -43,6 +53,7 @@ class Work:
     schema: str | None = None
     salt: str = ""
     party: str = ""
+    priority: Priority = "interactive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +123,4 @@ Event = Begun | Piece | ChoiceEnd | Usage | Failed
 
 
 class QueueFull(Exception):
-    """As many requests wait as may wait."""
+    """As many requests of this priority wait as may wait."""

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gateway.api.roles import enter_admin
 from gateway.metrics.page import CONTENT_TYPE
-from gateway.metrics.render import Seen, render
+from gateway.metrics.render import Queue, Seen, render
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -26,11 +26,15 @@ async def metrics(gateway: "Gateway", request: Request) -> Response:
         observed=recorder.observed.copy(),
         stores=await gateway.cache.stats(),
         ready={name: state == "ready" for name, state in gateway.backends().items()},
+        queues={name: Queue(dict(gate.running), gate.waiting) for name, gate in gateway.fleet.gates().items()},
+        refused=dict(gateway.fleet.refused),
         retrievers={name: r.state == "ready" for name, r in gateway.snapshot().retrievers.items()},
         learnt=gateway.latency.as_dict(),
         semantic=gateway.semantics.stats(),
         flights=flights.count + once.calls,
         listeners=flights.listening + once.waiting,
+        batches={} if gateway.lane is None else gateway.lane.states(),
+        lines={} if gateway.lane is None else dict(gateway.lane.lines),
         decisions=len(recorder.ring),
         lag=gateway.lag.seconds,
         version=_version(),

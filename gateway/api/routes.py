@@ -14,10 +14,12 @@ from starlette.routing import Route
 from gateway.api import (
     admin,
     audit,
+    batches,
     decisions,
     documents,
     entries,
     feedback,
+    files,
     health,
     keys,
     live,
@@ -55,6 +57,15 @@ def install(app: FastAPI, gateway: "Gateway") -> None:
             app.router.routes.append(Route(f"{prefix}/{path}", _only_post))
         _add(app, gateway, "GET", prefix + "/models", models.list_models)
         _add(app, gateway, "GET", prefix + "/models/{model:path}", models.get_model)
+        _add(app, gateway, "POST", prefix + "/files", files.upload)
+        _add(app, gateway, "GET", prefix + "/files", files.list_files)
+        _add(app, gateway, "GET", prefix + "/files/{id}", files.get_file)
+        _add(app, gateway, "DELETE", prefix + "/files/{id}", files.delete_file)
+        _add(app, gateway, "GET", prefix + "/files/{id}/content", files.content)
+        _add(app, gateway, "POST", prefix + "/batches", batches.create)
+        _add(app, gateway, "GET", prefix + "/batches", batches.list_batches)
+        _add(app, gateway, "GET", prefix + "/batches/{id}", batches.get_batch)
+        _add(app, gateway, "POST", prefix + "/batches/{id}/cancel", batches.cancel)
     _add(app, gateway, "GET", "/healthz", health.healthz)
     _add(app, gateway, "GET", "/readyz", health.readyz)
     _add(app, gateway, "GET", "/metrics", metrics.metrics)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import ask, cache, check, engine, estimate, keys, serve, why
+from gateway.cli import ask, batch, cache, check, engine, estimate, keys, serve, why
 
 # No pretty tracebacks: with the values of variables in them, they would show secrets.
 app = typer.Typer(
@@ -44,6 +44,7 @@ app.command()(estimate.estimate)
 app.add_typer(engine.app)
 app.add_typer(keys.app)
 app.add_typer(cache.app)
+app.add_typer(batch.app)
 
 
 def main() -> None:

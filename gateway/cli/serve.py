@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -88,6 +89,7 @@ def _check_store(config: "Config") -> None:
     """Open the store once ahead of the server, which would bury the reason in a traceback."""
     from cache.stores import open_store
     from cache.stores.base import StoreError
+    from gateway.batch.store import BatchStore, BatchStoreError, InUse, batches_path
     from gateway.state import State, StateError, state_path
 
     async def check() -> None:
@@ -95,10 +97,13 @@ def _check_store(config: "Config") -> None:
         if store is not None:
             await store.aclose()
         await (await State.open(state_path(config.store.url, config.store.durable_url))).aclose()
+        if (path := batches_path(config.store.url, config.store.durable_url)) is not None:
+            with suppress(InUse):  # it is said when the gateway starts, which does without
+                await (await BatchStore.open(path)).aclose()
 
     try:
         asyncio.run(check())
-    except StateError as error:
+    except (StateError, BatchStoreError) as error:
         _stop(f"What is kept beside the store cannot be opened: {error}")
     except StoreError as error:
         _stop(f"The store cannot be opened (store.url): {error}")

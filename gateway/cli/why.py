@@ -67,6 +67,8 @@ def _lines(d: Json) -> Iterator[tuple[str, str]]:
     ):
         if value:
             yield label, plain(value)
+    if d["failures"]:
+        yield "failed", plain(", ".join(f"{failure['backend']}: {failure['error']}" for failure in d["failures"]))
     error = f", {plain(d['error'])}" if d["error"] else ""
     yield "answered", f"{d['outcome'] or 'error'} ({d['status']}{error}) in {d['ms']:,.2f} ms"
     if d["why"] is not None:

@@ -85,8 +85,13 @@ def _endpoints(config: "Config") -> Iterator[Found]:
         if endpoint.backend is not None and endpoint.backend not in config.backends:
             yield (*here, "backend"), _undefined("backend", config.backends)
         for index, backend in enumerate(endpoint.fallback):
+            where = (*here, "fallback", index)
             if backend not in config.backends:
-                yield (*here, "fallback", index), _undefined("backend", config.backends)
+                yield where, _undefined("backend", config.backends)
+            elif backend == endpoint.backend:
+                yield where, "is the endpoint's own backend"
+            elif backend in endpoint.fallback[:index]:
+                yield where, "is named twice"
         if endpoint.retrieval is not None and endpoint.retrieval.retriever not in config.retrievers:
             yield (*here, "retrieval", "retriever"), _undefined("retriever", config.retrievers)
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.config.backends import LocalBackend
+from cache.stores import SQLITE
+from gateway.config.backends import LocalBackend, RemoteBackend
 from gateway.config.fields import Section, is_loopback
 from gateway.config.models import Config
-from gateway.config.not_yet import BATCH_MODE_YET, FOR_LOCAL_ONLY, NOT_YET
+from gateway.config.not_yet import NOT_YET
 
 # Below this a key may be found by trying, which a plain digest does not slow down.
 _SHORT_KEY = 20
@@ -25,6 +26,7 @@ def notes(config: Config) -> list[str]:
     return [
         *_not_yet(config, ()),
         *_batch(config),
+        *_queues(config),
         *_prefixes(config),
         *_short_keys(config),
         *_plain_keys(config),
@@ -42,8 +44,7 @@ def _not_yet(value: object, path: tuple[str, ...]) -> Iterator[str]:
             default = field.get_default(call_default_factory=True)
             # None is "off" or "not there": what a feature that has not come does anyway. So are plain defaults.
             idle = chosen is None or (chosen == default and not isinstance(chosen, Section))
-            heeded = isinstance(value, LocalBackend) and name in FOR_LOCAL_ONLY
-            if name in value.model_fields_set and not idle and not heeded:
+            if name in value.model_fields_set and not idle:
                 yield from _not_yet(chosen, (*path, name))
     elif isinstance(value, Mapping):
         for name, entry in value.items():
@@ -58,9 +59,21 @@ def _matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def _batch(config: Config) -> Iterator[str]:
+    if (config.store.durable_url or config.store.url).startswith(SQLITE):
+        return
     for name, endpoint in config.endpoints.items():
         if endpoint.mode == "batch":
-            yield f"endpoints.{name}.mode: {BATCH_MODE_YET}"
+            yield f"endpoints.{name}.mode: without a store on the disk nothing can wait, so calls are answered at once"
+
+
+def _queues(config: Config) -> Iterator[str]:
+    for name, backend in config.backends.items():
+        if (
+            isinstance(backend, RemoteBackend)
+            and backend.max_running is None
+            and "max_queue" in backend.model_fields_set
+        ):
+            yield f"backends.{name}.max_queue: without `max_running` nothing waits"
 
 
 def _short_keys(config: Config) -> Iterator[str]:

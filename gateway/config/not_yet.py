@@ -9,15 +9,10 @@ NOTHING_YET = "accepted, but does nothing yet"
 NOT_YET: dict[str, str] = {
     "server.workers": NOTHING_YET,
     "server.admin_port": NOTHING_YET,
-    "backends.*.max_queue": "holds for `kind: local` only yet",
-    "backends.*.max_running": "holds for `kind: local` only yet",
     "backends.*.retries": NOTHING_YET,
     "backends.*.replicas": "only the first one is used yet",
     "backends.*.balance": NOTHING_YET,
     "backends.*.upstream_batches": NOTHING_YET,
-    "endpoints.*.fallback": NOTHING_YET,
-    "endpoints.*.deadline": NOTHING_YET,
-    "endpoints.*.priority": NOTHING_YET,
     "endpoints.*.cache.semantic.max_error": NOTHING_YET,
     "endpoints.*.cache.semantic.min_precision": NOTHING_YET,
     "endpoints.*.cache.semantic.adapt": NOTHING_YET,
@@ -25,8 +20,3 @@ NOT_YET: dict[str, str] = {
     "decisions.log": NOTHING_YET,
     "request_log": NOTHING_YET,
 }
-
-FOR_LOCAL_ONLY = frozenset({"max_queue", "max_running"})
-"""Those of the settings above that a local backend does heed."""
-
-BATCH_MODE_YET = "`batch` works like `request_response` yet"

@@ -14,7 +14,7 @@ from gateway.directives import Directives, read_directives
 from gateway.embeddings.elements import Element, read_input
 from gateway.errors import bad_request
 from gateway.normalize import normalize_text
-from gateway.prefixes import party, prefix_salt
+from gateway.prefixes import party, prefix_salt, tenant_name
 from gateway.principal import Principal
 from gateway.snapshot import Endpoint, Snapshot
 from gateway.strict_json import parse_object
@@ -51,6 +51,7 @@ class Batch:
             ask.query,
             prefix_salt=prefix_salt(ask.endpoint.config.prefix_scope, tenant, user),
             party=party(tenant, user),
+            tenant=tenant_name(tenant),
         )
 
 

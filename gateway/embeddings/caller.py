@@ -45,6 +45,7 @@ class Caller:
         call = await in_turns(len(ask.raw), batch.call, wanted)
         bill = Bill(self.learners, visit, replace(ask, raw=call.body), len(call.body))
         try:
+            call = replace(call, priority=visit.priority(ask), turn=bill)
             vectors, upstream = await self._vectors(visit, ask, call, bill, len(wanted))
         except ApiError as error:
             self.recorder.observed.failed(ask.backend.name, error.word)

@@ -8,6 +8,7 @@ elements may be sound.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from backends.base import Priority
 from cache.entry import Entry
 from cache.exact import ExactCache
 from cache.freshness import judge
@@ -22,9 +23,9 @@ ATTEMPTS = 2
 FAULTS = frozenset({400, 413, 422})
 """Statuses whose cause may lie in one element of a call."""
 
-Ident = tuple[bytes, float | None, tuple[str, ...], int, int]
+Ident = tuple[bytes, float | None, tuple[str, ...], int, int, Priority]
 """Who shares a call for an element: equal keys, which would be kept alike, under one configuration, with no purge
-between them."""
+between them, of one class of calls."""
 
 
 @dataclass(slots=True)
@@ -83,7 +84,8 @@ class Gatherer:
         """Get these elements, by a call of our own as far as nobody else makes one. Gives the error of another's call,
         whose elements are still missing."""
         asked, generation, mark = batch.ask.directives, visit.snapshot.generation, self.cache.mark()
-        numbers: dict[Ident, int] = {(batch.keys[n], asked.ttl, asked.tags, generation, mark): n for n in wanted}
+        alike = (asked.ttl, asked.tags, generation, mark, visit.priority(batch.ask))
+        numbers: dict[Ident, int] = {(batch.keys[n], *alike): n for n in wanted}
 
         async def make(own: Collection[Ident]) -> Mapping[Ident, Entry]:
             entries = await self.caller(visit, batch, [numbers[ident] for ident in own])

@@ -90,7 +90,7 @@ class Embeddings:
 
     async def _fetch(self, visit: Visit, batch: Batch, missing: Sequence[int], got: Gathered, receive: Receive) -> None:
         d, begun = visit.decision, perf_counter()
-        await attended(receive, self.gatherer(visit, batch, missing, got))
+        await attended(receive, self.gatherer(visit, batch, missing, got), visit.deadline)
         d.first_ms = (perf_counter() - visit.incoming.started) * 1000
         for number in got.joined:
             got.age = max(got.age or 0, got.entries[number].age(self.clock()))

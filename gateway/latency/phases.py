@@ -1,6 +1,6 @@
 """The phases of a request as a waterfall, and as shares of its time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -13,6 +13,11 @@ WITHIN = {
 """Phases that are parts of another one."""
 AFTER = {"upstream_prefill": "upstream_queue"}
 """Of those, the ones that do not begin with it but after another part."""
+
+CALL = ("queue", "upstream")
+"""What a call to a backend takes."""
+FALLBACK = "fallback"
+"""What was lost on backends that failed, before another one was asked."""
 
 N = TypeVar("N", float, Fraction)
 
@@ -45,6 +50,14 @@ def spans(phases: Mapping[str, float], ms: float) -> list[dict[str, Any]]:
         found += _parts(inner, name, start, length, ms)
         start += length
     return found
+
+
+def give_up(phases: MutableMapping[str, float]) -> None:
+    """The call that these phases tell of is over, and another one is made in its place: its time is lost."""
+    lost = sum(phases.pop(name, 0.0) for name in (FALLBACK, *CALL))
+    for name in [name for name in phases if WITHIN.get(name) in CALL]:
+        del phases[name]
+    phases[FALLBACK] = lost
 
 
 def _parts(inner: Mapping[str, float], within: str, start: float, length: float, ms: float) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ MAX_CODES = 500
 
 class Observed:
     """`lookups` by tier and result, `tiers` the times of those that took any; `calls` by backend and model, `tokens`
-    by backend; `failures` by backend and code."""
+    by backend; `failures` by backend and code, `fallbacks` by the backend that failed and the one asked after it."""
 
     def __init__(self, known: Callable[[str], bool] = lambda model: False) -> None:
         """`known` says whether others than clients speak of a model."""
@@ -31,12 +31,13 @@ class Observed:
         self.calls: dict[tuple[str, str], Histogram] = {}
         self.tokens: dict[tuple[str], Histogram] = {}
         self.failures: Counter[tuple[str, str]] = Counter()
+        self.fallbacks: Counter[tuple[str, str]] = Counter()
         self._models: set[str] = set()
 
     def copy(self) -> Self:
         """For another thread to look at: nothing is added to it."""
         made = type(self)(self._known)
-        for name in ("lookups", "tiers", "calls", "tokens", "failures", "_models"):
+        for name in ("lookups", "tiers", "calls", "tokens", "failures", "fallbacks", "_models"):
             setattr(made, name, getattr(self, name).copy())
         return made
 
@@ -74,3 +75,7 @@ class Observed:
         """A call has failed. The code may be an upstream's word, and there is no end to those."""
         known = (backend, code) in self.failures or len(self.failures) < MAX_CODES
         self.failures[backend, code if known else OTHER] += 1
+
+    def fell_back(self, backend: str, to: str) -> None:
+        """After a call that failed another backend is asked."""
+        self.fallbacks[backend, to] += 1

@@ -10,6 +10,7 @@ from typing import Any
 
 from prometheus_client import ProcessCollector
 
+from backends.base import Priority
 from cache.stores.base import StoreStats
 from gateway.ledger.ledger import Key
 from gateway.ledger.sums import Sums
@@ -22,23 +23,37 @@ _PROCESS = ProcessCollector(namespace="refrain", registry=None)
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """What runs on a backend, and what waits for it, by class."""
+
+    running: Mapping[Priority, int]
+    waiting: Mapping[Priority, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What there is to see at one moment, apart from what goes on: another thread may read it. `ready` says of each
-    backend whether it can answer, `retrievers` of each of those whether it can search, `learnt` what the latency model
-    knows of each backend's models, `semantic` what the semantic tier says of itself; `flights` are upstream calls in
-    progress, `listeners` clients that wait for them, `decisions` those that are kept, `started` wall-clock seconds;
-    `label` gives the name under which a model is shown (gateway.metrics.labels)."""
+    backend whether it can answer, `queues` what it has to do, `refused` what it was not sent, by class and reason;
+    `retrievers` of each of those whether it can search, `learnt` what the latency model knows of each backend's models,
+    `semantic` what the semantic tier says of itself; `flights` are upstream calls in progress, `listeners` clients that
+    wait for them, `batches` those of the batch lane that have not ended, by state, `lines` their results so far;
+    `decisions` those that are kept, `started` wall-clock seconds; `label` gives the name under which a
+    model is shown (gateway.metrics.labels)."""
 
     rows: Sequence[tuple[Key, Sums]]
     errors: Mapping[tuple[str, str], int]
     observed: Observed
     stores: Mapping[str, StoreStats]
     ready: Mapping[str, bool]
+    queues: Mapping[str, Queue]
+    refused: Mapping[tuple[str, Priority, str], int]
     retrievers: Mapping[str, bool]
     learnt: Mapping[str, Mapping[str, Mapping[str, float | None]]]
     semantic: Mapping[str, Any]
     flights: int
     listeners: int
+    batches: Mapping[str, int]
+    lines: Mapping[str, int]
     decisions: int
     lag: Histogram
     version: str
@@ -115,10 +130,13 @@ def _backends(page: Page, seen: Seen) -> None:
     for (backend, name), times in observed.calls.items():
         calls.setdefault((backend, seen.label(name)), Histogram(times.bounds)).merge(times)
     page.gauge("refrain_backend_ready", "1 if it can answer.", ("backend",), {(n,): ok for n, ok in seen.ready.items()})
+    _queues(page, seen)
     found = {(name,): ok for name, ok in seen.retrievers.items()}
     page.gauge("refrain_retriever_ready", "1 if its documents can be searched.", ("retriever",), found)
     page.histogram("refrain_upstream_seconds", "Time of upstream calls that gave an answer.", model, calls)
     page.counter("refrain_upstream_errors_total", "Upstream calls that failed.", ("backend", "code"), observed.failures)
+    moved = ("backend", "to")
+    page.counter("refrain_fallbacks_total", "Requests sent on after a failure.", moved, observed.fallbacks)
     page.histogram(
         "refrain_output_token_seconds",
         "Time for each token after the first, of streamed upstream calls.",
@@ -141,9 +159,23 @@ def _backends(page: Page, seen: Seen) -> None:
     learnt("refrain_model_prediction_error_ratio", "Median relative error of predicted times.", "error")
 
 
+def _queues(page: Page, seen: Seen) -> None:
+    labels, queues = ("backend", "priority"), seen.queues.items()
+    running = {(name, priority): count for name, queue in queues for priority, count in queue.running.items()}
+    waiting = {(name, priority): count for name, queue in queues for priority, count in queue.waiting.items()}
+    page.gauge("refrain_backend_running", "Upstream calls on their way, by class.", labels, running)
+    page.gauge("refrain_backend_waiting", "Upstream calls that wait for their turn, by class.", labels, waiting)
+    refused = ("backend", "priority", "code")
+    page.counter("refrain_backend_refused_total", "Upstream calls that were not made.", refused, seen.refused)
+
+
 def _gateway(page: Page, seen: Seen) -> None:
     page.number("refrain_flights", "Upstream calls in progress.", seen.flights)
     page.number("refrain_flight_listeners", "Clients that wait for them.", seen.listeners)
+    batches = {(state,): seen.batches.get(state, 0) for state in ("validating", "in_progress", "cancelling")}
+    page.gauge("refrain_batches", "Batches that have not ended, by state.", ("state",), batches)
+    lines = {(result,): seen.lines.get(result, 0) for result in ("answered", "failed")}
+    page.counter("refrain_batch_lines_total", "Requests of batches that have their result.", ("result",), lines)
     page.number("refrain_decisions", "Decisions kept in memory.", seen.decisions)
     page.histogram(
         "refrain_event_loop_lag_seconds",

@@ -25,9 +25,10 @@ class Learners:
 
 
 class Bill:
-    """Of a call that is made now. `usage` and `cost` are what it has taken, once that is settled (`estimated`: by our
-    own count, as the backend has not said), and `cached` the part of the prompt that the backend had, if it has said
-    so. `heard` are the tokens that were seen to arrive, about."""
+    """Of a call that is made now, or when its turn comes (backends.base.Turn). `usage` and `cost` are what it has
+    taken, once that is settled (`estimated`: by our own count, as the backend has not said), and `cached` the part of
+    the prompt that the backend had, if it has said so. `heard` are the tokens that were seen to arrive, about;
+    `waiting`: it has not been sent yet."""
 
     def __init__(self, learners: Learners, visit: Visit, ask: Ask, sent: int) -> None:
         """`sent`: bytes of the body."""
@@ -37,6 +38,7 @@ class Bill:
         self._sent = sent
         self._first_ms: float | None = None  # from the call to the first event of a stream
         self.begun = perf_counter()
+        self.waiting = False
         self.heard = 0
         self.usage = Usage()
         self.cost = Cost()
@@ -45,6 +47,24 @@ class Bill:
         visit.decision.predicted_ms = learners.latency.expect(ask.backend.name, ask.model, sent, most_tokens(ask.body))
         # Last, since what has begun has to end.
         self._machine = learners.hardware.machine(ask.backend.name)
+        self._mark = self._machine.begin()
+
+    @property
+    def deadline(self) -> float | None:
+        return self._visit.deadline
+
+    @property
+    def patient(self) -> bool:
+        return self._visit.batch
+
+    def waits(self) -> None:
+        """It is not sent yet: until `begins` it takes nothing."""
+        self.waiting = True
+        self._machine.end()
+
+    def begins(self) -> None:
+        self.waiting = False
+        self.begun = self._visit.phase("queue", self.begun)
         self._mark = self._machine.begin()
 
     @property
@@ -57,7 +77,9 @@ class Bill:
             self._first_ms = self._ms()
 
     def settle(self, answer: Json, *, left: bool = False) -> None:
-        """Note what the call took; `left`: nobody waited for the end of it."""
+        """Note what the call took; `left`: nobody waited for the end of it. One that was never sent took nothing."""
+        if self.waiting:
+            return
         self.usage, self.cached = usage_of(answer), cached_of(answer)
         # A backend reports its usage last, so whoever leaves before that would have everything for nothing. An event
         # is about a token, and a token about four bytes of a prompt.
@@ -79,7 +101,8 @@ class Bill:
 
     def end(self) -> None:
         """The call is over, however it ended."""
-        self._machine.end()
+        if not self.waiting:
+            self._machine.end()
 
     def teach(self) -> None:
         """Let others learn from a call that went well; what it waited in a queue is not the model's doing."""

@@ -49,6 +49,8 @@ class Explainer:
             if ask.bypass is not None:
                 d.why = Why(ask.bypass)
                 return
+            if d.failures:  # a fallback's answer is kept where the next such request may find it
+                ask = ask.on(visit.snapshot.backends[d.backend])
             made = await asyncio.to_thread(sketch, ask, self._secret) if large else sketch(ask, self._secret)
             found = self._nearest.find(ask.scope.digest(), made, before=known, now=now)
             d.why = explain(d, found, now)

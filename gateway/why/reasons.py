@@ -32,6 +32,7 @@ EXACT: Mapping[str, str] = {
     "made_in_future": "A stored answer was there, but by its date it was made in the future: a clock was set back.",
     "byte_identical": "The same bytes were answered before.",
     "stale_while_revalidate": "The answer is past its life, and another one is being fetched.",
+    "fallback": "The request's own backend has failed, and the one that stands in for it had answered this before.",
     "stale_if_error": "The answer is past its life, and stands in for an error of the backend.",
 }
 """What the exact tier says beside hit or miss."""

@@ -20,6 +20,7 @@ NOT_FORWARDED = {
     "x-refrain-on-behalf": "user=u; permissions=hr",
     "x-refrain-prefix-salt": "client",
     "x-refrain-party": "client",
+    "x-refrain-priority": "batch",
     "cache-control": "max-age=60",
     "prefer": "wait=1",
     "openai-organization": "org-client",

@@ -18,8 +18,12 @@ EXTRA = """prices: {test-model: {input: 1.0, output: 2.0}}
 retrievers: {kb: {kind: http, url: "http://127.0.0.1:9/search"}}
 """
 PRICE = 0.000025  # of a scripted answer: 11 tokens in, 7 out
-UNMEASURED = {"refrain_model_prefill_tokens_per_second", "refrain_model_decode_tokens_per_second"}
-"""Not there where tokens come faster than can be measured, as those of a script may."""
+UNMEASURED = {
+    *("refrain_model_prefill_tokens_per_second", "refrain_model_decode_tokens_per_second"),
+    *("refrain_backend_refused_total", "refrain_fallbacks_total"),
+}
+"""Not there where tokens come faster than can be measured, as those of a script may, and where nothing was refused or
+sent on to another backend (test_admission and test_fallback do that)."""
 
 
 @pytest.fixture(scope="module")

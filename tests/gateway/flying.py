@@ -10,6 +10,7 @@ from cache.exact import ExactCache
 from cache.stores.memory import MemoryStore
 from gateway.asgi import Outlet
 from gateway.ask import Ask, understand
+from gateway.batch.plain import PlainCalls
 from gateway.config import Config, digest_key
 from gateway.config.load import parse_config
 from gateway.decisions import Decision
@@ -138,7 +139,14 @@ class Hub:
         self.flights = Flights(Kitchen(self.cache, self.semantics, self.clock, self.snapshot), self.recorder)
         reception = Reception(self.recorder, self.snapshot, self.clock)
         self.pipeline = Pipeline(
-            self.cache, Grounding(None), self.flights, self.semantics, self.recorder, reception, self.clock
+            self.cache,
+            Grounding(None),
+            self.flights,
+            self.semantics,
+            self.recorder,
+            reception,
+            PlainCalls(lambda: None, self.clock),
+            self.clock,
         )
 
     def snapshot(self) -> Snapshot:

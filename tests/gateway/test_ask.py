@@ -289,7 +289,9 @@ def test_each_user_is_a_party_whatever_the_scope() -> None:
 def test_an_ordinary_request_goes_upstream_as_it_came() -> None:
     raw = b'{"messages" : [{"role":"user","content":"\\u00e9\\ud83d\\ude00"}],\n "model":"gpt-x", "temperature": 0.70}'
     call = ask(raw=raw).call(stream=False)
-    assert call == Call("chat/completions", raw, prefix_salt=call.prefix_salt, party=call.party)
+    names = {"prefix_salt": call.prefix_salt, "party": call.party, "tenant": call.tenant}
+    assert call == Call("chat/completions", raw, **names)
+    assert len(set(names.values())) == 3
     assert ask({"model": "gpt-x", "prompt": "x"}, api="completions").call(stream=False).path == "completions"
 
 

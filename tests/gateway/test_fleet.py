@@ -1,14 +1,16 @@
 """Backends over a reload: kept where nothing changed, closed when the last call on them has ended, never leaked."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from backends.base import Backend, Call, ReplyBroken
+from backends.base import Backend, Call, Overloaded, ReplyBroken
 from gateway.config import Config
 from gateway.config.load import parse_config
-from gateway.fleet import RETIRE_AFTER, Fleet, build, used_backends
+from gateway.fleet import RETIRE_AFTER, Fleet, build, limits, used_backends
+from gateway.gate import Gate, Limits
 from tests.backends.raw_server import Connection, RawServer, echo, raw_server
 from tests.support.upstream import Reply, Upstream, upstream
 
@@ -66,6 +68,16 @@ async def until_idle(scripted: Upstream) -> None:
     raise TimeoutError("the upstream is still answering")
 
 
+async def queued(fleet: Fleet, *, running: int, waiting: int) -> Gate:
+    """The gate of the one backend, once so many calls run and wait there."""
+    gate = fleet.gates()["one"]
+    for _ in range(500):
+        if (gate.running["interactive"], gate.waiting["interactive"]) == (running, waiting):
+            return gate
+        await asyncio.sleep(0.01)
+    raise TimeoutError(repr(gate))
+
+
 async def test_an_unchanged_backend_keeps_its_connections(server: RawServer, fleet: Fleet) -> None:
     first = await fleet.apply(config(one=server.url))
     await ask(first["one"])
@@ -113,6 +125,81 @@ async def test_a_call_in_progress_ends_undisturbed_by_a_reload(fleet: Fleet, scr
     got += [chunk async for chunk in chunks]
     await reply.aclose()
     assert b"".join(got) == b"".join(pieces)
+    await until_idle(scripted)
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"),
+    [
+        ("kind: remote, base_url: 'http://h/v1'", Limits(None, 8, 64)),
+        ("kind: remote, base_url: 'http://h/v1', max_running: 1, max_queue: 5", Limits(1, 1, 5)),
+        ("kind: remote, base_url: 'http://h/v1', max_running: 9", Limits(9, 4, 64)),
+        ("kind: local, max_running: 3, max_queue: 7", Limits(None, 3, 7)),
+    ],
+)
+def test_how_many_calls_a_backend_gets(backend: str, expected: Limits) -> None:
+    found = parse_config(f"auth: {{required: false}}\nbackends: {{one: {{{backend}}}}}", {})
+    assert limits(found.backends["one"]) == expected
+
+
+async def test_who_waits_goes_on_waiting_for_the_backend_it_chose(fleet: Fleet, scripted: Upstream) -> None:
+    go = threading.Event()
+    scripted.script = lambda seen, number: Reply([b"x"], gate=go)
+    one_at_once = ", max_running: 1"
+    backends = await fleet.apply(config(one=(scripted.url, one_at_once)))
+    asking = [asyncio.create_task(ask(backends["one"])) for _ in range(3)]
+    old = await queued(fleet, running=1, waiting=2)
+    await fleet.apply(config(one=(scripted.url, f"{one_at_once}, api_key: sk-new")))
+    assert fleet.gates()["one"] is not old
+    await asyncio.sleep(RETIRE_AFTER + 0.1)
+    assert old.waiting["interactive"] == 2
+    go.set()
+    assert await asyncio.gather(*asking) == [b"x"] * 3
+    await until_idle(scripted)
+
+
+async def test_a_new_limit_replaces_no_backend_and_holds_at_once(fleet: Fleet, scripted: Upstream) -> None:
+    go = threading.Event()
+    scripted.script = lambda seen, number: Reply([b"x"], gate=go)
+    backends = await fleet.apply(config(one=(scripted.url, ", max_running: 1")))
+    asking = [asyncio.create_task(ask(backends["one"])) for _ in range(3)]
+    await queued(fleet, running=1, waiting=2)
+    assert (await fleet.apply(config(one=(scripted.url, ", max_running: 2"))))["one"] is backends["one"]
+    await queued(fleet, running=2, waiting=1)
+    go.set()
+    assert await asyncio.gather(*asking) == [b"x"] * 3
+    await queued(fleet, running=0, waiting=0)
+
+
+async def test_a_call_that_fails_or_is_cancelled_gives_its_place_back(fleet: Fleet, scripted: Upstream) -> None:
+    go = threading.Event()
+    scripted.script = lambda seen, number: Reply([b"x"], gate=go, cut=number % 2 == 0)
+    backends = await fleet.apply(config(one=(scripted.url, ", max_running: 1")))
+    asking = [asyncio.create_task(ask(backends["one"])) for _ in range(4)]
+    await queued(fleet, running=1, waiting=3)
+    asking[0].cancel()
+    go.set()
+    results = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert [result for result in results if result == b"x"]
+    assert [result for result in results if isinstance(result, ReplyBroken)]
+    await queued(fleet, running=0, waiting=0)
+    await until_idle(scripted)
+
+
+async def test_a_refusal_is_counted_and_outlives_the_backend(fleet: Fleet, scripted: Upstream) -> None:
+    go = threading.Event()
+    scripted.script = lambda seen, number: Reply([b"x"], gate=go)
+    backends = await fleet.apply(config(one=(scripted.url, ", max_running: 1, max_queue: 1")))
+    asking = [asyncio.create_task(ask(backends["one"])) for _ in range(3)]
+    with pytest.raises(Overloaded):
+        await asking[2]
+    models = await backends["one"].send(Call("models", b"", method="GET"))  # is no work
+    await models.aclose()
+    await fleet.apply(config(two=scripted.url))
+    assert fleet.refused == {("one", "interactive", "backend_overloaded"): 1}
+    go.set()
+    assert await asyncio.gather(*asking[:2]) == [b"x"] * 2
     await until_idle(scripted)
 
 

@@ -119,6 +119,26 @@ def test_one_that_does_not_answer_in_time(up: Upstream, form: str) -> None:
             assert gw.chat(f"{LARGE} {number}", **FORMS[form]).status_code == 504
 
 
+@pytest.mark.parametrize("form", ["json", "sse"])
+@pytest.mark.parametrize("kind", ["500", "cut at once", "an error event"])
+@pytest.mark.parametrize("other", ["answers", "fails"])
+def test_one_that_sends_the_request_to_another_backend(up: Upstream, other: str, kind: str, form: str) -> None:
+    up.script = fixed(FAILURES[kind])
+    with upstream() as second:
+        if other == "fails":
+            second.script = up.script
+        two = f'two: {{kind: remote, base_url: "{second.url}"}}'
+        text = (
+            config_text(up.url)
+            .replace("models:", f"  {two}\nmodels:")
+            .replace("default: {", "default: {fallback: [two], ")
+        )
+        with running(text) as gw, let_go(gw):
+            for number in range(TIMES):
+                assert ('"error"' in gw.chat(f"{LARGE} {number}", **FORMS[form]).text) == (other == "fails")
+        assert second.calls == TIMES
+
+
 @pytest.mark.parametrize("kind", ["400", "500", "cut at once", "cut in the middle", "no end"])
 def test_nor_does_one_that_many_are_told_of(gw: Running, up: Upstream, kind: str) -> None:
     """One error, raised by each of them."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.base import Priority
 from cache.stores.base import StoreStats
 from gateway.decisions import Decision
 from gateway.ledger.ledger import Ledger
@@ -14,7 +15,7 @@ from gateway.ledger.sums import SECONDS
 from gateway.metrics.lag import Lag
 from gateway.metrics.ledger import SHOWN
 from gateway.metrics.observed import TIER_SECONDS, Observed
-from gateway.metrics.render import Seen, render
+from gateway.metrics.render import Queue, Seen, render
 from gateway.principal import Principal
 from tests.gateway.values import few
 from tests.support.exposition import families, faults, samples, total, value
@@ -32,7 +33,7 @@ def decision(**fields: Any) -> Decision:
 def seen(ledger: Ledger | None = None, **parts: Any) -> Seen:
     ledger = ledger or Ledger()
     nothing: dict[str, Any] = {"observed": Observed(), "stores": {}, "ready": {}, "learnt": {}, "semantic": OFF}
-    nothing["retrievers"] = {}
+    nothing |= {"retrievers": {}, "queues": {}, "refused": {}, "batches": {}, "lines": {}}
     nothing |= {
         "label": str,
         "flights": 0,
@@ -166,6 +167,16 @@ def test_stores_and_backends_are_gauges_of_this_moment() -> None:
     assert value(text, "refrain_backend_ready", backend="local") == 1
     assert value(text, "refrain_backend_ready", backend="openai") == 0
     assert total(page(), "refrain_entries") == 0
+
+
+def test_what_runs_and_waits_is_shown_by_class_and_what_was_refused_by_reason() -> None:
+    queues = {"fake": Queue({"interactive": 3, "batch": 1}, {"interactive": 0, "batch": 7})}
+    refused: dict[tuple[str, Priority, str], int] = {("fake", "interactive", "backend_overloaded"): 2}
+    text = page(queues=queues, refused=refused)
+    assert value(text, "refrain_backend_running", backend="fake", priority="interactive") == 3
+    assert value(text, "refrain_backend_waiting", backend="fake", priority="batch") == 7
+    labels = {"backend": "fake", "priority": "interactive", "code": "backend_overloaded"}
+    assert value(text, "refrain_backend_refused_total", **labels) == 2
 
 
 def test_requests_of_all_tenants_are_one_series_and_no_tenant_is_named() -> None:

@@ -94,6 +94,11 @@ def test_every_route_that_the_configuration_allows_has_a_backend() -> None:
     assert set(used_backends(CONFIG)) == {"one", "two"} == SNAPSHOT.backends.keys()
 
 
+def test_a_backend_that_stands_in_for_another_is_started_too() -> None:
+    endpoint = CONFIG.endpoints["pinned"].model_copy(update={"fallback": ("spare", "one")})
+    assert set(used_backends(CONFIG.model_copy(update={"endpoints": {"pinned": endpoint}}))) == {"one", "two", "spare"}
+
+
 def test_a_snapshot_cannot_be_changed_and_shows_no_key() -> None:
     with pytest.raises(AttributeError):
         SNAPSHOT.generation = 8  # type: ignore[misc]  # this is what the test is about

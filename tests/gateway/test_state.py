@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway import state as module
+from gateway import durable_thread
 from gateway import state_table as table
 from gateway.state import AuditLine, State, StateError
 from gateway.state_table import MAX_LINES
@@ -300,7 +300,7 @@ async def test_what_is_late_is_an_error_and_what_waits_behind_it_is_not_done(
     open_state: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = await open_state()
-    monkeypatch.setattr(module, "DEADLINE", 0.2)
+    monkeypatch.setattr(durable_thread, "DEADLINE", 0.2)
     with locked(path):
         calls = (
             state.revoke(A, at=1.0, by="ops"),

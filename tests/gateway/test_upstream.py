@@ -7,13 +7,23 @@ from typing import Any
 
 import pytest
 
-from backends.base import BackendError, BackendStarting, BackendTimeout, Call, ConnectFailed, ReplyBroken, ReplyTooLarge
+from backends.base import (
+    BackendError,
+    BackendStarting,
+    BackendTimeout,
+    Call,
+    CannotBeInTime,
+    ConnectFailed,
+    Overloaded,
+    ReplyBroken,
+    ReplyTooLarge,
+)
 from backends.remote import RemoteBackend
 from cache.entry import Usage
+from gateway.backend_errors import failure
 from gateway.errors import ApiError
 from gateway.upstream import (
     cached_of,
-    failure,
     mask,
     read_answer,
     read_events,
@@ -248,6 +258,7 @@ async def test_an_error_reply_that_is_cut_or_huge_is_a_failure_of_the_backend(
         (ReplyBroken("x"), 502, "backend_reply_broken"),
         (ReplyTooLarge("x"), 502, "backend_reply_too_large"),
         (BackendStarting("x", 5.0), 503, "backend_starting"),
+        (CannotBeInTime("x", 5.0), 503, "deadline_too_short"),
     ],
 )
 def test_every_failure_has_its_status_and_code(error: BackendError, status: int, code: str) -> None:
@@ -258,6 +269,21 @@ def test_every_failure_has_its_status_and_code(error: BackendError, status: int,
 @pytest.mark.parametrize(("seconds", "header"), [(5.0, "5"), (0.2, "1"), (0.0, "1")])
 def test_a_starting_engine_says_when_to_come_back(seconds: float, header: str) -> None:
     assert failure(BackendStarting("x", seconds)).headers == {"retry-after": header}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "after", "after_ms"),
+    [(5.0, "5", "5000"), (5.0001, "6", "5001"), (0.2, "1", "200"), (0.0, "1", "1"), (60.0, "60", "60000")],
+)
+def test_what_is_refused_is_told_when_to_come_back(seconds: float, after: str, after_ms: str) -> None:
+    for error in (Overloaded("x", seconds), CannotBeInTime("x", seconds)):
+        assert failure(error).headers == {"retry-after": after, "retry-after-ms": after_ms}
+
+
+def test_too_much_is_for_all_who_wait_and_too_late_for_one() -> None:
+    overloaded = failure(Overloaded("x", 1.0))
+    assert (overloaded.status, overloaded.type, overloaded.final) == (429, "rate_limit_exceeded", True)
+    assert not failure(CannotBeInTime("x", 1.0)).final
 
 
 # Answers

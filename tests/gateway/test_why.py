@@ -83,6 +83,7 @@ REQUEST = (
 )
 EXACT = (
     passed("gateway/pipeline.py", "tier", 2)
+    | passed("gateway/fallback.py", "tier", 2)
     | passed("cache/freshness.py", "Verdict", 3)
     | passed("gateway/hits.py", "Tier", 2)
     | passed("gateway/pipeline.py", "_serve", 5)

@@ -261,10 +261,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(app: Any, *, lifespan: str = "off") -> Iterator[int]:
-    """Run an ASGI application under a real uvicorn in a thread; gives its port."""
+def serve(app: Any, *, lifespan: str = "off", port: int = 0) -> Iterator[int]:
+    """Run an ASGI application under a real uvicorn in a thread; gives its port, a free one where none is named."""
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="critical", lifespan=lifespan, access_log=False, ws="none"
+        app, host="127.0.0.1", port=port, log_level="critical", lifespan=lifespan, access_log=False, ws="none"
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -282,8 +282,7 @@ def serve(app: Any, *, lifespan: str = "off") -> Iterator[int]:
 
 
 @contextmanager
-def upstream() -> Iterator[Upstream]:
+def upstream(*, port: int = 0) -> Iterator[Upstream]:
     app = Upstream()
-    with serve(app) as port:
-        app.port = port
+    with serve(app, port=port) as app.port:
         yield app

@@ -75,6 +75,7 @@ function show(it, d, query) {
         ["API", d.api],
         ["Model", d.model],
         ["Backend", d.backend],
+        d.failures.length > 0 && ["Failed before", d.failures.map((f) => `${f.backend}: ${f.error}`).join(", ")],
         ["Tenant", d.tenant],
         ["User", d.user],
         ["Wire form", d.stream ? "stream" : "whole answer"],

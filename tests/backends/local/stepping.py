@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 
+from backends.base import Priority
 from backends.local.attention import Segment
-from backends.local.metrics import Metrics
+from backends.local.kv import GROWTH
+from backends.local.metrics import PRIORITIES, Metrics
 from backends.local.opening import Opener
+from backends.local.plan import BATCH_BESIDE
 from backends.local.prefix import BLOCK
 from backends.local.runner import Runner
 from backends.local.scheduler import Scheduler
@@ -18,6 +21,11 @@ from backends.local.work import Begun, ChoiceEnd, Event, Failed, Piece, Sampling
 
 WAIT = 10.0
 GREEDY = Sampling(temperature=0)
+
+
+def prompt(length: int, first: int = 2) -> list[int]:
+    """Tokens that say nothing; another `first`, other tokens from the first one on."""
+    return [2 + (first + 7 * place + place * place // 3) % 97 for place in range(length)]
 
 
 @dataclass(eq=False)
@@ -72,12 +80,15 @@ class Steered(Runner):
         self.waits = False
         self.steps: list[list[int]] = []
         """Of each step, how many tokens of each sequence it computed."""
+        self.standing: Sequence[Segment] = ()
+        """What stands before the model."""
         self.error: BaseException | None = None
         """What the next step raises instead."""
 
     def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
         with self.changed:
             self.waits = not self.free
+            self.standing = segments
             self.changed.notify_all()
             assert self.changed.wait_for(lambda: self.free or not self.waits, WAIT), "nobody let this step through"
             error, self.error = self.error, None
@@ -159,6 +170,7 @@ class Stage:
         n: int = 1,
         salt: str = "",
         party: str = "",
+        priority: Priority = "interactive",
         stops: tuple[str, ...] = (),
         ignore_eos: bool = True,
         sampling: Sampling = GREEDY,
@@ -174,6 +186,7 @@ class Stage:
             ignore_eos=ignore_eos,
             salt=salt,
             party=party,
+            priority=priority,
         )
         answer = self._opening.answer = Answer(work)
         self._opening.fail = fail
@@ -240,6 +253,11 @@ class Stage:
         """Sequences that have memory. To be asked while a step stands before the model."""
         return len(self.scheduler._running)
 
+    def taken(self, priority: Priority) -> list[int]:
+        """How many tokens of each sequence of this priority are in the step that stands before the model."""
+        running = self.scheduler._running.of(priority)
+        return [len(part.tokens) for part in self.runner.standing if any(part.kv is s.kv for s in running)]
+
     def check_memory(self) -> None:
         """After all has ended, only the prefix cache holds memory, and gives it back."""
         budget, prefix = self.scheduler.budget, self.scheduler.prefix
@@ -253,6 +271,19 @@ class Stage:
         held = sum(sequence.kv.capacity for sequence in scheduler._running)
         assert scheduler.budget.used == held + scheduler.prefix.blocks * BLOCK <= scheduler.budget.tokens
         assert len(scheduler._running) <= self.max_running
+
+    def check_order(self) -> None:
+        """As `check_held`, where nothing was asked since the step before: batch takes little beside interactive
+        requests, and none of these waits for anything that batch has."""
+        scheduler = self.scheduler
+        interactive, batch = (scheduler._running.of(priority) for priority in PRIORITIES)
+        if self.taken("interactive"):
+            assert sum(self.taken("batch")) <= BATCH_BESIDE
+        first = next((s for s in scheduler._queue if s.priority == "interactive"), None)
+        if first is not None and batch:
+            room = scheduler.prefix.available + sum(sequence.kv.capacity for sequence in batch)
+            wanted = first.kv.wanted(len(first.tokens) + 1) + GROWTH * len(interactive)
+            assert len(interactive) == self.max_running or wanted > room
 
     def _open(self, work: Work, index: int) -> tuple[Any, Any]:
         sampler, choice = self._opener(work, index)

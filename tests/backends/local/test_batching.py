@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from backends.local.kv import GROWTH
+from backends.local.metrics import PRIORITIES
 from backends.local.opening import Opener
 from backends.local.prefix import BLOCK
 from backends.local.runner import Runner
@@ -73,6 +74,7 @@ class Case:
                 n=chance.choice([1, 1, 1, 2, 3]),
                 salt=chance.choice(SALTS),
                 party=chance.choice(["", "x", "y"]),
+                priority=chance.choice(PRIORITIES),
                 stops=("ab",) if chance.random() < 0.1 else (),
                 ignore_eos=chance.random() < 0.5,
             )
@@ -144,6 +146,7 @@ def run_stepwise(seed: int, runner: Runner, opener: Opener, oracle: Oracle) -> N
             more = stage.step()
             if more:
                 stage.check_held()
+                stage.check_order()
         whole = not cancelled and not preempted(stage)
         if whole:  # what was said to be cached was not computed, and all else was, once
             answers = [answer for answer in stage.answers if answer.work.n == 1]
@@ -154,7 +157,8 @@ def run_stepwise(seed: int, runner: Runner, opener: Opener, oracle: Oracle) -> N
 
 
 def preempted(stage: Stage) -> bool:
-    return "refrain_engine_preempted_total 0.0" not in stage.metrics.render().decode()
+    counts = stage.metrics.preempted.collect()[0].samples
+    return any(sample.value for sample in counts if sample.name.endswith("_total"))
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from backends.local.embeddings import MAX_INPUTS, Embeddings, parse_embeddings
 from backends.local.errors import RequestError
+from backends.local.metrics import PRIORITIES
 from tests.cache.semantic.embedder_tiny import HIDDEN, LONGEST, WORDS, tiny
 
 MODEL = "all-MiniLM-L6-v2"
@@ -194,11 +195,13 @@ def test_a_crowd_is_refused_and_loading_holds_up_nobody(folder: Path) -> None:
 
     async def crowd() -> list[Any]:
         request = parse_embeddings({"input": "w1"})
-        return await asyncio.gather(*(embeddings.answer(request, here) for _ in range(70)), return_exceptions=True)
+        answers = (embeddings.answer(request, here, priority) for priority in PRIORITIES for _ in range(70))
+        return await asyncio.gather(*answers, return_exceptions=True)
 
     results = asyncio.run(crowd())
     errors = [result for result in results if isinstance(result, RequestError)]
-    assert len(errors) == 6
+    assert len(errors) == 6 * len(PRIORITIES)
+    assert [isinstance(result, RequestError) for result in results[:70]] == [False] * 64 + [True] * 6
     assert {(error.status, error.code, error.retry_after) for error in errors} == {(429, "rate_limit_exceeded", 5)}
     assert len({result.body for result in results if not isinstance(result, BaseException)}) == 1
 

@@ -51,8 +51,9 @@ async def test_streams_at_once_say_what_they_say_one_after_another(engine: str) 
         metrics = (await client.get("/metrics")).text
     assert together == alone
     assert len({texts[0] for texts in alone}) == len(QUESTIONS)
-    assert "refrain_engine_running 0.0" in metrics
-    assert "refrain_engine_waiting 0.0" in metrics
+    for priority in ("interactive", "batch"):
+        assert f'refrain_engine_running{{priority="{priority}"}} 0.0' in metrics
+        assert f'refrain_engine_waiting{{priority="{priority}"}} 0.0' in metrics
 
 
 async def test_a_prompt_that_was_seen_before_is_not_computed_again(engine: str) -> None:

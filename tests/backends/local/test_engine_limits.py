@@ -2,6 +2,7 @@
 time."""
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -19,6 +20,8 @@ pytestmark = pytest.mark.slow
 URL = "/v1/completions"
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "ab", "temperature": 0, "ignore_eos": True}
 NO_SCHEMA = {"type": "json_schema", "json_schema": {"name": "none", "schema": {"type": "nothing"}}}
+WAITING = 'refrain_engine_waiting{{priority="interactive"}} {}.0'
+IDLE = 'refrain_engine_running{priority="interactive"} 0.0'
 LONG = BODY | {"max_tokens": 50_000}  # minutes
 
 
@@ -45,15 +48,15 @@ async def test_a_full_queue_refuses_and_clients_that_leave_make_room(tiny_engine
             pieces = running.aiter_bytes()  # kept: collecting it would close the stream
             await anext(pieces)
             waiting = [asyncio.create_task(client.post(URL, json=LONG)) for _ in range(2)]
-            await eventually(client, "refrain_engine_waiting 2.0")
+            await eventually(client, WAITING.format(2))
             refused = await client.post(URL, json=LONG)
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
             assert int(refused.headers["retry-after"]) > 0
             waiting[0].cancel()
-            await eventually(client, "refrain_engine_waiting 1.0")
+            await eventually(client, WAITING.format(1))
             waiting[1].cancel()
-            await eventually(client, "refrain_engine_waiting 0.0")
-        await eventually(client, "refrain_engine_running 0.0")
+            await eventually(client, WAITING.format(0))
+        await eventually(client, IDLE)
         await asyncio.gather(*waiting, return_exceptions=True)
         assert await cancelled(client) == before + 3
         answer = await client.post(URL, json=BODY | {"max_tokens": 5})
@@ -65,8 +68,33 @@ async def test_a_client_that_leaves_a_whole_answer_frees_its_slot(tiny_engine: s
         before = await cancelled(client)
         with pytest.raises(httpx.ReadTimeout):
             await client.post(URL, json=LONG, timeout=0.5)
-        await eventually(client, "refrain_engine_running 0.0")
+        await eventually(client, IDLE)
         assert await cancelled(client) == before + 1
+
+
+async def test_batch_requests_make_way_and_their_full_queue_refuses_only_them(tiny_engine: str) -> None:
+    batch = {"x-refrain-priority": "batch"}
+    body = BODY | {"prompt": "abc", "max_tokens": 2000}
+    async with httpx.AsyncClient(base_url=tiny_engine, timeout=60) as client:
+        alone = (await client.post(URL, json=body, headers={"x-refrain-priority": "interactive"})).json()
+        async with client.stream("POST", URL, json=body | {"stream": True}, headers=batch) as running:
+            pieces = running.aiter_lines()
+            await anext(pieces)
+            waiting = [asyncio.create_task(client.post(URL, json=LONG, headers=batch)) for _ in range(2)]
+            await eventually(client, 'refrain_engine_waiting{priority="batch"} 2.0')
+            refused = await client.post(URL, json=BODY, headers=batch)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+            answer = await client.post(URL, json=BODY | {"max_tokens": 5})
+            assert answer.json()["usage"]["completion_tokens"] == 5
+            await eventually(client, 'refrain_engine_preempted_total{priority="batch"} 1.0')
+            chunks = [json.loads(line[6:]) async for line in pieces if line.startswith("data: {")]
+            text = "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"])
+            assert alone["choices"][0]["text"].endswith(text)
+            assert len(text) > 1000
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await eventually(client, 'refrain_engine_running{priority="batch"} 0.0')
 
 
 @pytest.fixture
@@ -118,6 +146,13 @@ def test_labels(http: httpx.Client, name: str, value: bytes, status: int) -> Non
     assert response.status_code == status
     if status != 200:
         assert response.json()["error"]["param"] == name
+
+
+@pytest.mark.parametrize("path", [URL, "/v1/embeddings"])
+@pytest.mark.parametrize("value", ["urgent", "Batch", "batch, batch"])
+def test_a_priority_that_is_none(http: httpx.Client, path: str, value: str) -> None:
+    response = http.post(path, json=BODY | {"input": "ab", "max_tokens": 1}, headers={"x-refrain-priority": value})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "x-refrain-priority")
 
 
 def test_a_bias_bans_a_token_or_forces_it(http: httpx.Client) -> None:

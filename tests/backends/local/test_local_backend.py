@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from backends.base import Call, ConnectFailed
@@ -63,6 +65,16 @@ async def test_the_life_of_an_engine(backend: LocalBackend) -> None:
     first = await reply.read()
     assert reply.status == 200, first
     assert (backend.state(), backend.detail) == ("ready", "ready")
+
+    # It knows which call is batch.
+    batch = await backend.send(replace(completion(stream=True, max_tokens=90_000), priority="batch"))
+    pieces = batch.chunks()
+    for _ in range(3):  # one step is over, and counted
+        await anext(pieces)
+    transport = httpx.AsyncHTTPTransport(uds=backend._supervisor.uds)
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        assert 'refrain_engine_running{priority="batch"} 1.0' in (await client.get("/metrics")).text
+    await batch.aclose()
 
     # Killed, it comes back by itself.
     pid = backend.pid

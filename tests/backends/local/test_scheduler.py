@@ -16,7 +16,7 @@ from backends.local.plan import BUSY_CHUNK, IDLE_CHUNK, OLDEST_SHARE
 from backends.local.prefix import BLOCK
 from backends.local.runner import Runner
 from backends.local.work import Failed, QueueFull, Usage
-from tests.backends.local.stepping import WAIT, Stage
+from tests.backends.local.stepping import WAIT, Stage, prompt
 from tests.backends.local.tiny import Oracle, llama, tokenizer_of
 
 END = 0
@@ -37,11 +37,6 @@ def oracle(tiny_gguf: Path) -> Iterator[Oracle]:
     oracle = Oracle(llama(tiny_gguf))
     yield oracle
     assert oracle.share > 0.9
-
-
-def prompt(length: int, first: int = 2) -> list[int]:
-    """Tokens that say nothing; another `first`, other tokens from the first one on."""
-    return [2 + (first + 7 * place + place * place // 3) % 97 for place in range(length)]
 
 
 def value(stage: Stage, name: str) -> float:

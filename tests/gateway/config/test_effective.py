@@ -48,7 +48,6 @@ def test_what_is_shown_is_a_configuration_that_means_the_same(load) -> None:
 def test_the_design_page_names_what_has_not_come(load) -> None:
     assert notes(load((DATA / "design.yaml").read_text())) == [
         "backends.fleet.replicas: only the first one is used yet",
-        "endpoints.nightly_ticket_summary.mode: `batch` works like `request_response` yet",
         "endpoints: default, chat_assistant, nightly_ticket_summary, invoice_json_extraction: `allow.tenants` is not "
         "set, so all tenants may use them (every tenant of the identity provider)",
     ]
@@ -66,6 +65,12 @@ def test_the_design_page_names_what_has_not_come(load) -> None:
             ["endpoints.a.cache.semantic.max_error: accepted, but does nothing yet"],
         ),
         ("endpoints: {a: {cache: {exact: {ttl: 1h, stale_if_error: 1h}}}}", []),
+        ("endpoints: {a: {mode: batch}}", []),
+        ("{store: {url: 'memory://', durable_url: 'sqlite:///d.db'}, endpoints: {a: {mode: batch}}}", []),
+        (
+            "{store: {url: 'memory://'}, endpoints: {a: {mode: batch}}}",
+            ["endpoints.a.mode: without a store on the disk nothing can wait, so calls are answered at once"],
+        ),
         (
             "auth: {keys: [{key: short, tenant: t, user: u}]}",
             ["auth.keys.0.key: shorter than 20 characters; `refrain keys new` makes a good one"],
@@ -107,10 +112,11 @@ def test_the_design_page_names_what_has_not_come(load) -> None:
         ("backends: {a: {kind: local, quantize: int8, max_running: 2, max_queue: 3, kv_memory: 2GiB}}", []),
         (
             "backends: {a: {kind: remote, base_url: 'http://x', max_running: 2, max_queue: 3}}",
-            [
-                "backends.a.max_queue: holds for `kind: local` only yet",
-                "backends.a.max_running: holds for `kind: local` only yet",
-            ],
+            [],
+        ),
+        (
+            "backends: {a: {kind: remote, base_url: 'http://x', max_queue: 3}}",
+            ["backends.a.max_queue: without `max_running` nothing waits"],
         ),
     ],
 )

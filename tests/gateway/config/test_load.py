@@ -133,6 +133,8 @@ BAD = [
     ("endpoints: {x: {mdoe: stream}}", "endpoints.x.mdoe", "did you mean `mode`?"),
     ("endpoints: {x: {backend: nope}}", "endpoints.x.backend", "defined: local"),
     ("endpoints: {x: {fallback: [local, nope]}}", "endpoints.x.fallback.1", "defined: local"),
+    ("endpoints: {x: {backend: local, fallback: [local]}}", "endpoints.x.fallback.0", "own backend"),
+    ("endpoints: {x: {fallback: [local, local]}}", "endpoints.x.fallback.1", "named twice"),
     ("endpoints: {x: {budget: 2}}", "endpoints.x.budget", "250ms"),
     ("endpoints: {x: {volatile_ttl: 0s}}", "endpoints.x.volatile_ttl", "more than 0"),
     ("endpoints: {x: {valid: day}}", "endpoints.x.time_zone", "is needed"),
